@@ -154,6 +154,15 @@ GroupArrays PackGroup(const StepPlan& plan, size_t group, int32_t page_size, con
   return packed;
 }
 
+// PageTableView::listed_pages: plain rows stand in front.
+int64_t ListedPages(const StepPlan& plan, size_t group, int32_t page_size) {
+  int64_t pages = 0;
+  for (auto row = plan.rows.begin(); row != plan.rows.end() && IsPlain(*row); ++row) {
+    pages += PagesFor(EndOf(*row) - row->sequence->lease.tables[group].kv_base, page_size);
+  }
+  return pages;
+}
+
 // Of every row of the step, where one of them sees sinks. Padding sees none.
 SinkRows PackSinks(const StepPlan& plan, const SlotTables& tables, const Room& room, PackedBlock& block,
                    std::vector<PageTableView>* groups) {
@@ -333,6 +342,8 @@ PackedBatch BatchBuilder::Pack(const StepPlan& plan, std::span<const int32_t> re
   for (size_t g = 0; g < groups_.size(); ++g) {
     arrays[g] = PackGroup(plan, g, layout_.format.page_size, tables_, room, block);
     groups_[g] = arrays[g].View(page_indices);
+    // What a recorded step lists is known when it is replayed.
+    if (!room.padded) groups_[g].listed_pages = ListedPages(plan, g, layout_.format.page_size);
   }
   packed.forward.groups = groups_.data();
   if (room.sinks) packed.forward.sinks = PackSinks(plan, tables_, room, block, &groups_);

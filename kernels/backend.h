@@ -27,7 +27,7 @@
 namespace tramontane {
 
 // Raised whenever a struct or a method of this border changes.
-inline constexpr uint32_t kBackendAbiVersion = 17;
+inline constexpr uint32_t kBackendAbiVersion = 18;
 
 enum class OpCode : int32_t {
   kOk = 0,
@@ -66,6 +66,10 @@ struct StepMaxima {
   // Rows by in_features of the largest weight of any Linear of which some rows are not plain; 0: there is
   // none. What a backend may want to make plain of one, rows of x being many.
   int64_t quantised_numbers = 0;
+  // Where pages are quantised: as many as a step lists together in which one sequence is the longest and
+  // others begin; 0: they are plain. What a backend may want to make plain of a layer. And tokens of a page.
+  int64_t quantised_pages = 0;
+  int32_t page_size = 0;
   // Of Moe; 0 where there are no experts.
   int32_t experts = 0;
   int32_t experts_per_token = 0;

@@ -163,7 +163,8 @@ struct KvLayerView {
   }
 };
 
-// Page tables of a batch for one layer group. Device memory. A sequence's pages are a ring, or a list:
+// Page tables of a batch for one layer group. Device memory but for listed_pages. A sequence's pages are a
+// ring, or a list:
 //
 //   page_indices:   ... | sinks: 0 1 2 . | others: 16 9 10 11 12 13 14 15 | ...      page_mask 7
 //                         ^ sink_entry     ^ first_entry
@@ -182,6 +183,10 @@ struct PageTableView {
   // Where each token of the step is written: page * page_size + offset, or -1 for a padded row (write
   // nothing).
   const int64_t* slots = nullptr;  // [tokens]
+  // Pages from kv_base to kv_end of all sequences for which windows decide, who have neither sinks nor a
+  // mask: so many at most, a page that several list counted for each. 0: only the device knows (a recorded
+  // step).
+  int64_t listed_pages = 0;
 };
 
 // Sequence b's pages by absolute number.

@@ -160,9 +160,10 @@ OpCode Decoder::Logits(const int32_t* rows, int32_t count, const Tensor& logits)
 
 Status Decoder::Reserve(int32_t max_tokens, int32_t max_sequences, int32_t max_logit_rows) {
   TM_CHECK(activations_ == nullptr, "Reserve is called once");
-  const StepMaxima maxima = MaximaOf(
-      config_, {.max_tokens = max_tokens, .max_sequences = max_sequences, .max_logit_rows = max_logit_rows},
-      weights_.quantised_numbers());
+  const StepMaxima maxima =
+      MaximaOf(config_, layout_.format,
+               {.max_tokens = max_tokens, .max_sequences = max_sequences, .max_logit_rows = max_logit_rows},
+               weights_.quantised_numbers());
   TM_RETURN_IF_ERROR(OpStatus(backend_.Reserve(maxima), backend_, "reserving the backend's workspace"));
   map_ = MapActivations(config_, backend_.info().activation_dtype, max_tokens);
   activations_ = static_cast<std::byte*>(backend_.Allocate(map_.bytes));

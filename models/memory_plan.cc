@@ -31,9 +31,16 @@ Status AddWeights(const OpenedModel& model, const Backend& backend, MemoryPlan& 
   return Status::Ok();
 }
 
+// A sequence of the whole context, and beside it tokens of others that begin.
+int64_t QuantisedPages(const ModelConfig& config, const KvFormat& format, const PlanLimits& limits) {
+  const bool quantised = format.element.in_groups() || format.element == Format::BareFp8();
+  return quantised ? PagesFor(config.context + limits.max_tokens, format.page_size) : 0;
+}
+
 }  // namespace
 
-StepMaxima MaximaOf(const ModelConfig& config, const PlanLimits& limits, int64_t quantised_numbers) {
+StepMaxima MaximaOf(const ModelConfig& config, const KvFormat& format, const PlanLimits& limits,
+                    int64_t quantised_numbers) {
   return {.tokens = limits.max_tokens,
           .sequences = limits.max_sequences,
           .logit_rows = limits.max_logit_rows,
@@ -45,6 +52,8 @@ StepMaxima MaximaOf(const ModelConfig& config, const PlanLimits& limits, int64_t
           .vocab = config.vocab_size,
           .context = config.context,
           .quantised_numbers = quantised_numbers,
+          .quantised_pages = QuantisedPages(config, format, limits),
+          .page_size = format.page_size,
           .experts = config.experts,
           .experts_per_token = config.experts_per_token,
           .expert_intermediate = config.experts == 0 ? 0 : config.intermediate_size};
@@ -70,7 +79,8 @@ StatusOr<MemoryPlan> PlanMemory(const OpenedModel& model, const Backend& backend
   plan.workspace_bytes =
       ActivationBytes(config, backend.info().activation_dtype, limits.max_tokens) +
       int64_t{limits.max_logit_rows} * config.vocab_size * static_cast<int64_t>(sizeof(float)) +
-      limits.step_buffer_bytes + backend.WorkspaceBytes(MaximaOf(config, limits, quantised_numbers));
+      limits.step_buffer_bytes +
+      backend.WorkspaceBytes(MaximaOf(config, layout.format, limits, quantised_numbers));
   plan.recorded_steps = RecordedStepsThatFit(config, limits.recorded_steps, limits.max_recording_bytes,
                                              memory_bytes - plan.weight_bytes - plan.workspace_bytes);
   plan.unrecorded_steps = limits.recorded_steps - plan.recorded_steps;

@@ -66,8 +66,9 @@ int64_t RecordingBytes(const ModelConfig& config, int32_t recorded_steps);
 inline constexpr int64_t kRecordingShare = 8;
 int32_t RecordedStepsThatFit(const ModelConfig& config, int32_t steps, int64_t max_bytes, int64_t left_bytes);
 
-// What the backend is told of the largest step. quantised_numbers: of the model's weights, as StepMaxima has
-// it.
-StepMaxima MaximaOf(const ModelConfig& config, const PlanLimits& limits, int64_t quantised_numbers);
+// What the backend is told of the largest step. format: of pages; quantised_numbers: of the model's weights,
+// as StepMaxima has it.
+StepMaxima MaximaOf(const ModelConfig& config, const KvFormat& format, const PlanLimits& limits,
+                    int64_t quantised_numbers);
 
 }  // namespace tramontane

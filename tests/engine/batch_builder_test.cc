@@ -75,6 +75,7 @@ void ExpectDescribes(const PackedBatch& packed, const Scene& scene) {
   const ForwardBatch& batch = packed.forward;
   ASSERT_EQ(batch.sequences, static_cast<int32_t>(rows.size()));
   ASSERT_EQ(batch.tokens, scene.plan.tokens);
+  std::vector<int64_t> listed_pages(rows.empty() ? 0 : rows[0].sequence->lease.tables.size());
   for (int32_t r = 0; r < batch.sequences; ++r) {
     const StepRow& row = rows[static_cast<size_t>(r)];
     ASSERT_EQ(batch.qo_indptr[r + 1] - batch.qo_indptr[r], row.count);
@@ -97,8 +98,10 @@ void ExpectDescribes(const PackedBatch& packed, const Scene& scene) {
       const PageTableView& view = batch.groups[g];
       EXPECT_EQ(view.kv_base[r], table.kv_base);
       ExpectLists(view, r, table);
+      listed_pages[g] += PagesFor(view.kv_end[r] - view.kv_base[r], kPageSize);
     }
   }
+  for (size_t g = 0; g < listed_pages.size(); ++g) EXPECT_EQ(batch.groups[g].listed_pages, listed_pages[g]);
 }
 
 // What a runner does with a packed step: the block is copied behind the tables, which are changed.
@@ -240,6 +243,7 @@ TEST(BatchBuilder, PaddedStepsOfAnyPlanHaveTheirPartsInTheSamePlaces) {
         EXPECT_EQ(view.kv_end[r], 0);
         EXPECT_EQ(view.slots[r], -1);
       }
+      EXPECT_EQ(view.listed_pages, 0) << "another step will be replayed";
     }
     if (places.empty()) places = found;
     EXPECT_EQ(found, places);
@@ -339,6 +343,9 @@ TEST(BatchBuilder, CountsThePlainRowsInFrontOfOthers) {
   EXPECT_NE(beside.forward.sinks.len, nullptr);
   EXPECT_EQ(beside.forward.plain.sequences, 2);
   EXPECT_EQ(beside.forward.plain.tokens, 16);
+  for (size_t g = 0; g < 2; ++g) {
+    EXPECT_EQ(beside.forward.groups[g].listed_pages, 3 + 2) << "of 9 and 7 tokens";
+  }
 }
 
 // What rows see of sinks and which see none lie where they lay, too, whatever is copied and in flight;

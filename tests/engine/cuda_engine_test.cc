@@ -516,9 +516,10 @@ TEST(CudaModel, TheWorkspaceOfQuantisedWeightsIsPlannedToTheByte) {
   const auto plan = PlanMemory(opened, *backend, limits, int64_t{256} << 20);
   ASSERT_TRUE(plan.ok()) << plan.status();
   const int64_t vocab = opened.config.vocab_size;
-  const StepMaxima without = MaximaOf(opened.config, limits, /*quantised_numbers=*/0);
+  const KvFormat format = opened.kv_layout.format;
+  const StepMaxima without = MaximaOf(opened.config, format, limits, /*quantised_numbers=*/0);
   // The largest: gate and up, [1024, 256]; a slice has room for all of it. in_features are 512 at most.
-  const StepMaxima maxima = MaximaOf(opened.config, limits, 1024 * 256);
+  const StepMaxima maxima = MaximaOf(opened.config, format, limits, 1024 * 256);
   EXPECT_EQ(backend->WorkspaceBytes(maxima) - backend->WorkspaceBytes(without), 2 * (1024 * 256 + 15 * 512));
   const auto model = LoadModel(std::move(opened), counting, nullptr);
   ASSERT_TRUE(model.ok()) << model.status();

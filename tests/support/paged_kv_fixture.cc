@@ -207,7 +207,14 @@ PageTableView PagedKvFixture::Table() const {
   table.kv_base = kv_base_.data();
   table.kv_end = kv_end_.data();
   table.slots = slots_.data();
+  table.listed_pages = held_pages();
   return table;
+}
+
+int64_t PagedKvFixture::held_pages() const {
+  int64_t pages = 0;
+  for (const PagedSpan& span : sequences_) pages += PagesFor(span.kv_end - span.kv_base, shape_.page_size);
+  return pages;
 }
 
 size_t PagedKvFixture::EntryOf(int32_t b, int64_t position) const {
@@ -227,6 +234,8 @@ StepMaxima PagedKvFixture::Maxima(int32_t query_heads) const {
   maxima.kv_heads = shape_.kv_heads;
   maxima.head_dim = shape_.head_dim;
   for (const PagedSpan& span : sequences_) maxima.context = std::max(maxima.context, span.kv_end);
+  if (InGroups() || shape_.dtype == DType::kFp8E4M3) maxima.quantised_pages = held_pages();
+  maxima.page_size = shape_.page_size;
   return maxima;
 }
 

@@ -76,13 +76,14 @@ class PagedKvFixture {
   KvLayerView View(std::byte* pool) const;  // of a copy of all its pages, on a device say
   PageTableView Table() const;              // lives as long as the fixture, until SetQueries
   int32_t listed_pages() const { return static_cast<int32_t>(page_indices_.size()); }
+  int64_t held_pages() const;  // of all sequences; rings may list more
   const int32_t* qo_indptr() const { return qo_indptr_.data(); }
   int32_t batch() const { return static_cast<int32_t>(sequences_.size()); }
   int32_t tokens() const { return qo_indptr_.back(); }
   int32_t QueryCount(int32_t b) const { return qo_indptr_[Index(b) + 1] - qo_indptr_[Index(b)]; }
   int64_t QueryBegin(int32_t b) const { return sequences_[Index(b)].kv_end - QueryCount(b); }
   int64_t Slot(int32_t b, int64_t position) const;
-  // Of a step of these queries.
+  // Of a step of these queries, which has room for their pages in plain numbers.
   StepMaxima Maxima(int32_t query_heads) const;
   const std::byte* pool() const { return pool_; }
   int64_t pool_bytes() const { return pool_bytes_; }
