@@ -1,5 +1,5 @@
 // Attention whose rows see other keys than a window (sinks, by numbers that each row brings, or a mask), or
-// whose pages are quantised.
+// whose pages are quantised and were not decoded before (decode_pages.cu).
 //
 // Shapes: as attention.cu, bf16, and pages of int8, int4 (in groups of 8 and more) or fp8; sinks.len, left,
 //         query_position [tokens]; sinks.query [tokens, query_heads * head_dim]; a mask of bits

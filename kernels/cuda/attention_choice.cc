@@ -55,6 +55,12 @@ AttentionKernels ChooseAttention(const AttentionParams& p, const DevicePropertie
   return HopperSupported(p.kv) ? AttentionKernels::kHopperPrefill : AttentionKernels::kMmaSync;
 }
 
+bool DecodesPages(const AttentionParams& p, const DecodedRoom& room) {
+  const bool by_windows = p.sinks.len == nullptr && p.mask.bits == nullptr;
+  return p.kv.format.element != DType::kBf16 && by_windows && !FitsSmallTiles(p) &&
+         p.table.listed_pages > 0 && room.Holds(p.table.listed_pages, p.kv.format);
+}
+
 AttentionParams PlainPart(const AttentionParams& p) {
   AttentionParams plain = p;
   if (p.plain.qo_indptr != nullptr) {

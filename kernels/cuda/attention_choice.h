@@ -6,6 +6,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/decoded_pages.h"
 #include "kernels/cuda/runtime.h"
 
 namespace tramontane::cuda {
@@ -13,8 +14,14 @@ namespace tramontane::cuda {
 // The kernels that a call of attention goes by.
 enum class AttentionKernels { kMmaSync, kByRow, kLatent, kHopperPrefill, kHopperDecode };
 
-// Of query, kv, batch, query_heads, sinks.len and mask.bits; no pointer is followed.
+// Of query, kv, batch, query_heads, sinks.len and mask.bits; no pointer is followed. Of a call whose pages
+// are decoded first: of the one over what they become.
 AttentionKernels ChooseAttention(const AttentionParams& params, const DeviceProperties& device);
+
+// Whether a call's pages are decoded first, and it goes by the kernels that serve bf16 pages
+// (decoded_pages.h): where they are quantised, windows decide alone, sequences have more rows than the
+// smallest tile, and the room holds what they list, as far as the host knows.
+bool DecodesPages(const AttentionParams& params, const DecodedRoom& room);
 
 // The two calls that a call is made of where plain sequences stand in front of others: each is planned, and
 // goes by the kernels, as if it were alone. Rows stay where they are, qo_indptr names them: query.rows alone

@@ -49,6 +49,11 @@ OpCode CudaAttention::CheckHeads(const StepMaxima& maxima) {
   return OpCode::kOk;
 }
 
+void CudaAttention::Reserve() {
+  decoded_pages_.Reserve(context_.maxima(), context_.At(&WorkspaceMap::decoded_pages),
+                         context_.At(&WorkspaceMap::page_lists));
+}
+
 // What pages may hold.
 OpCode CudaAttention::CheckPages(const KvLayerView& kv) {
   const Format& element = kv.format.element;
@@ -202,6 +207,14 @@ OpCode CudaAttention::Run(const AttentionParams& p) {
 
 OpCode CudaAttention::Attend(const AttentionParams& p) {
   if (p.query.rows == 0 || p.batch == 0) return OpCode::kOk;
+  if (!DecodesPages(p, decoded_pages_.room())) return AttendOver(p);
+  AttentionParams decoded;
+  const int error = decoded_pages_.Decode(p, context_.device().multiprocessors, context_.stream(), &decoded);
+  const OpCode code = context_.Queued(error, "decoding pages");
+  return code == OpCode::kOk ? AttendOver(decoded) : code;
+}
+
+OpCode CudaAttention::AttendOver(const AttentionParams& p) {
   const AttentionPlan* plan = nullptr;
   if (const OpCode code = PlanFor(p, &plan); code != OpCode::kOk) return code;
   AttentionRunParams run = RunParamsOf(p);

@@ -1,5 +1,6 @@
 // CudaAttention: the attention of a step: by which kernels, planned once for each (table, window, left), over
-// pages whose tensor map is made once. Engine thread.
+// pages whose tensor map is made once, and which are decoded first where they are quantised and rows are
+// many. Engine thread.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/cuda_context.h"
+#include "kernels/cuda/decoded_pages.h"
 #include "kernels/cuda/tensor_map.h"
 
 namespace tramontane::cuda {
@@ -22,8 +24,13 @@ class CudaAttention {
   OpCode CheckHeads(const StepMaxima& maxima);
   // And what pages may hold.
   OpCode CheckPages(const KvLayerView& kv);
+  // Behind that of the context.
+  void Reserve();
   // Tables may have changed: what is planned is planned anew.
-  void BeginStep() { plans_.clear(); }
+  void BeginStep() {
+    plans_.clear();
+    decoded_pages_.ForgetLists();
+  }
   OpCode Run(const AttentionParams& params);
 
  private:
@@ -70,12 +77,15 @@ class CudaAttention {
   };
 
   OpCode Attend(const AttentionParams& params);
+  // Over pages as they are.
+  OpCode AttendOver(const AttentionParams& params);
   OpCode PlanFor(const AttentionParams& params, const AttentionPlan** plan);
   OpCode MapOfPool(const KvLayerView& kv, TensorMap* map);
 
   CudaContext& context_;
   std::vector<AttentionPlan> plans_;  // plan i lies in slot i % kAttentionPlans
-  std::vector<PoolMap> pool_maps_;    // at most kMostPoolMaps, oldest first
+  DecodedPages decoded_pages_;
+  std::vector<PoolMap> pool_maps_;  // at most kMostPoolMaps, oldest first
 };
 
 }  // namespace tramontane::cuda

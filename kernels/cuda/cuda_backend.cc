@@ -191,6 +191,7 @@ OpCode CudaBackend::Reserve(const StepMaxima& maxima) noexcept {
   if (const OpCode code = attention_.CheckHeads(maxima); code != OpCode::kOk) return code;
   if (const OpCode code = moe_.CheckExperts(maxima); code != OpCode::kOk) return code;
   if (const OpCode code = context_.Reserve(maxima); code != OpCode::kOk) return code;
+  attention_.Reserve();
   weights_.Reserve();
   return OpCode::kOk;
 }

@@ -36,7 +36,20 @@ TM_DEVICE PagePlace FindPage(const PagesOfSequence& pages, const PageDivisor& di
   const int number = divisor.Quotient(position);
   return {LoadTogether<kLanes>(pages.entries + (number & pages.mask)), position - number * divisor.size()};
 }
-// All threads of a block do.
+// The pages of the positions [begin, end) by number: `count` from `first` on. Not empty.
+struct PageRange {
+  int first, count;
+};
+
+TM_DEVICE PageRange PagesOfPositions(const PageDivisor& divisor, int begin, int end) {
+  const int first = divisor.Quotient(begin);
+  return {first, divisor.Quotient(end - 1) + 1 - first};
+}
+
+// By number. UniformPageAt: all threads of a block ask for the same.
+TM_DEVICE int PageAt(const PagesOfSequence& pages, int number) {
+  return LoadGlobal(pages.entries + (number & pages.mask));
+}
 TM_DEVICE int UniformPageAt(const PagesOfSequence& pages, int number) {
   return LoadUniform(pages.entries + (number & pages.mask));
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/decode_weight.h"
+#include "kernels/cuda/decoded_pages.h"
 #include "kernels/cuda/hopper_attention.h"
 #include "kernels/cuda/linear_small.h"
 #include "kernels/cuda/linear_tile.h"
@@ -66,6 +67,7 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
   if (SampleBlocks(1, maxima.vocab, device.multiprocessors) > 1) {
     map.split = take(SplitSampleBytes(), &map.bytes);
   }
+  map.decoded_pages = map.bytes;
   if (rows >= products.least_decoded_rows) {
     map.decoded_bytes =
         DecodedScratchBytes(maxima.quantised_numbers, maxima.hidden, products.decoded_slice_bytes);
@@ -88,6 +90,9 @@ WorkspaceMap MapWorkspace(const StepMaxima& maxima, const DeviceProperties& devi
     map.moe_tiles = take(tiles * int64_t{sizeof(MoeTile)}, &map.bytes);
   }
   map.adjusted = take(SampleScratchBytes(maxima.logit_rows, maxima.vocab), &map.bytes);
+  const int64_t decoded_pages_end = map.decoded_pages + RoundUp(DecodedRoomFor(maxima).bytes, kAlignment);
+  map.bytes = std::max(map.bytes, decoded_pages_end);
+  map.page_lists = take(DecodedPages::ListBytes(maxima), &map.bytes);
   map.partial_out = take(state_rows * maxima.head_dim * int64_t{sizeof(float)}, &map.bytes);
   map.partial_lse = take(state_rows * int64_t{sizeof(float)}, &map.bytes);
   map.plan_items = AttentionItemBound(maxima.tokens, maxima.sequences, group, kSmallTileRows, maxima.kv_heads,

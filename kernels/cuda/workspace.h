@@ -33,6 +33,9 @@ struct ProductForms {
 struct WorkspaceMap {
   int64_t decoded = 0;  // [decoded_bytes]: a slice of a weight in bf16; where any is quantised
   int64_t decoded_bytes = 0;
+  // [DecodedRoomFor] bf16: a layer's pages, where they are quantised, in the same place as all from `decoded`
+  // to `adjusted`, which no attention uses.
+  int64_t decoded_pages = 0;
   int64_t normalised = 0;   // [max(T, L), hidden] bf16: rows of x as a product takes them
   int64_t quantised = 0;    // [T, hidden] e4m3: the same of products of fp8; where there are any
   int64_t x_scales = 0;     // [T] f32, of these
@@ -48,6 +51,7 @@ struct WorkspaceMap {
   int64_t partial_lse = 0;  // [partials, kv_heads, tile rows] f32
   int64_t split = 0;        // [SplitSampleBytes] zeros between calls; where a row may have several blocks
   int64_t parts_done = 0;   // [AttentionCountBound] i32, zeros between calls
+  int64_t page_lists = 0;   // [DecodedPages::ListBytes]
   int64_t plans = 0;        // [kAttentionPlans] plan_bytes each: items, merges, work, sharers, shares
   int64_t plan_merges = 0;  // within a plan
   int64_t plan_work = 0;

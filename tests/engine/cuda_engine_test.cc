@@ -1315,6 +1315,73 @@ TEST_P(CudaEngine, GivesWhatTheCpuGivesOverQuantisedPages) {
   EXPECT_GT(all.clear, all.tokens / 8);  // hardly one of int4, whose codes lie far apart
 }
 
+// A prompt in chunks, and a longer one that finds it in the cache, over pages that are decoded for the
+// chunks: only so do they get to the kernels of sm_90a, which a decode over such pages does not.
+TEST_P(CudaEngine, PromptsOverQuantisedPagesGoByTheKernelsOfBf16Pages) {
+  const DrawnModel model = HopperModel(/*head_dim=*/64);
+  const TempFolder folder;
+  model.Write(folder);
+  Comparison all;
+  for (const DType dtype : {DType::kInt8, DType::kInt4, DType::kFp8E4M3}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    BackendEngine::Options options = RollingOptions(GetParam());
+    options.limits.page_size = model.page_size;
+    options.limits.max_step_tokens = 24;
+    options.kv_dtype = dtype;
+    BackendEngine test(MakeHopperCudaTestBackend(), folder.path(), options);
+    for (const bool behind_a_hit : {false, true}) {
+      Request request = MakeRequest("r", behind_a_hit ? 55 : 36, ScaledCount(8, 4), 3);
+      request.output.logprobs = 3;
+      const auto before = BoxesCopied();
+      const auto reader = test.Submit(request);
+      ASSERT_TRUE(reader->refused().ok()) << reader->refused();
+      while (reader->updates() == 0) {
+        ASSERT_TRUE(test.Step());
+        reader->Poll();
+      }
+      const auto after_the_prompt = BoxesCopied();
+      test.RunToEnd({reader.get()});
+      if (before) {
+        EXPECT_GT(*after_the_prompt, *before) << "other kernels ran";
+        EXPECT_EQ(*BoxesCopied(), *after_the_prompt) << "a decode had its pages decoded";
+      }
+      EXPECT_EQ(reader->choice().end().usage.cached_tokens, behind_a_hit ? 32 : 0);
+      CompareUnderAPolicy(folder.path(), options, request, reader->choice(), GrowthOf(dtype), &all);
+    }
+  }
+  EXPECT_GT(all.clear, all.tokens / 8);  // hardly one of int4, whose codes lie far apart
+}
+
+// The room for pages that are decoded is in the plan: of the longest sequence, beside a step of others.
+TEST(CudaModel, TheRoomForDecodedPagesIsPlannedToTheByte) {
+  const DrawnModel model = HopperModel(/*head_dim=*/64);
+  const TempFolder folder;
+  model.Write(folder);
+  const PlanLimits limits = {
+      .max_tokens = 40, .max_sequences = 2, .max_logit_rows = 2, .max_step_tokens = 40};
+  const BackendPtr backend = MakeCudaTestBackend();
+  int64_t workspace_of_bf16 = 0;
+  for (const DType dtype : {DType::kBf16, DType::kInt8, DType::kInt4, DType::kFp8E4M3}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    CountingBackend counting(*backend);
+    OpenedModel opened = OpenModel(folder.path(), {.dtype = dtype, .page_size = 16}).value();
+    const StepMaxima maxima = MaximaOf(opened.config, opened.kv_layout.format, limits, 0);
+    EXPECT_EQ(maxima.quantised_pages, dtype == DType::kBf16 ? 0 : PagesFor(opened.config.context + 40, 16));
+    const auto plan = PlanMemory(opened, *backend, limits, int64_t{256} << 20);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const int64_t vocab = opened.config.vocab_size;
+    const auto loaded = LoadModel(std::move(opened), counting, nullptr);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    counting.allocated = 0;
+    ASSERT_TRUE((*loaded)->Reserve(limits.max_tokens, limits.max_sequences, limits.max_logit_rows).ok());
+    EXPECT_EQ(counting.reserved, backend->WorkspaceBytes(maxima));
+    EXPECT_EQ(plan->workspace_bytes,
+              counting.reserved + counting.allocated + limits.max_logit_rows * vocab * 4);
+    if (dtype == DType::kBf16) workspace_of_bf16 = plan->workspace_bytes;
+    EXPECT_EQ(plan->workspace_bytes > workspace_of_bf16, dtype != DType::kBf16);
+  }
+}
+
 // Between two discards a row sees what the CPU is given as a fresh prompt: the tokens that are left.
 TEST_P(CudaEngine, ReevaluatesWhatIsLeftAsTheCpuComputesIt) {
   constexpr int64_t kContext = 24, kKeep = 4, kDiscard = 10;

@@ -845,10 +845,12 @@ class PagedAttention {
     kBehindTheBackend
   };  // the latter as a kernel would: no call of the backend tells
 
-  explicit PagedAttention(Device& device, int32_t head_dim = 32, int32_t page_size = 16)
+  explicit PagedAttention(Device& device, int32_t head_dim = 32, int32_t page_size = 16,
+                          DType pages = DType::kBf16)
       : device_(device),
         head_dim_(head_dim),
         page_size_(page_size),
+        pages_(pages),
         width_(kHeads * head_dim),
         page_indices_(device.Allocate<int32_t>(4096)),
         first_entry_(device.Allocate<int32_t>(kMostSequences)),
@@ -875,8 +877,11 @@ class PagedAttention {
     params.query = MakeTensor(query_, DType::kBf16, kv_->tokens(), width_);
     params.out = MakeTensor(out_, DType::kBf16, kv_->tokens(), width_);
     params.kv = view_;
-    params.table = {
-        .page_indices = page_indices_, .first_entry = first_entry_, .kv_base = kv_base_, .kv_end = kv_end_};
+    params.table = {.page_indices = page_indices_,
+                    .first_entry = first_entry_,
+                    .kv_base = kv_base_,
+                    .kv_end = kv_end_,
+                    .listed_pages = kv_->held_pages()};
     params.qo_indptr = qo_indptr_;
     params.batch = kv_->batch();
     params.query_heads = kHeads;
@@ -894,8 +899,9 @@ class PagedAttention {
   void Forget() { device_.Write(out_, std::vector<uint16_t>(queries_.size(), 0x7FFF)); }
 
   // What was queued last gave. Tolerance: weights P and the output are rounded once each, and values are of
-  // size 1: 4 units of 1.
+  // size 1: 4 units of 1. Quantised keys and values are rounded once more: 2.
   void ExpectAsDefined(int32_t window) {
+    const double tolerance = (pages_ == DType::kBf16 ? 4 : 6) * kUnit;
     const std::vector<uint16_t> got = device_.Read(out_, queries_.size());
     size_t at = 0;
     for (int32_t b = 0; b < kv_->batch(); ++b) {
@@ -914,7 +920,7 @@ class PagedAttention {
         problem.query.push_back(Bf16ToFloat(queries_[at + static_cast<size_t>(i)]));
       }
       for (const double want : reference::Attention(problem)) {
-        ASSERT_NEAR(Bf16ToFloat(got[at]), want, 4 * kUnit) << "sequence " << b << " element " << at;
+        ASSERT_NEAR(Bf16ToFloat(got[at]), want, tolerance) << "sequence " << b << " element " << at;
         ++at;
       }
     }
@@ -925,7 +931,8 @@ class PagedAttention {
 
   void Fill(const Batch& batch) {
     kv_ = std::make_unique<PagedKvFixture>(
-        PagedKvShape{.kv_heads = kKvHeads, .head_dim = head_dim_, .page_size = page_size_}, batch.spans);
+        PagedKvShape{.dtype = pages_, .kv_heads = kKvHeads, .head_dim = head_dim_, .page_size = page_size_},
+        batch.spans);
     kv_->FillRandom(5);
     for (int32_t b = 1; b < kv_->batch(); ++b) kv_->ShareUpTo(batch.shared, b, 0);
     kv_->SetQueries(batch.queries);
@@ -936,8 +943,7 @@ class PagedAttention {
   void Put(Written written) {
     const PageTableView table = kv_->Table();
     const auto sequences = spans_.size();
-    view_ = kv_->View();
-    view_.pool = pool_;
+    view_ = kv_->View(pool_);
     Write(written, pool_, kv_->pool(), static_cast<size_t>(kv_->pool_bytes()));
     Write(written, page_indices_, table.page_indices, static_cast<size_t>(kv_->listed_pages()));
     Write(written, first_entry_, table.first_entry, sequences);
@@ -954,7 +960,9 @@ class PagedAttention {
   }
 
   Device& device_;
-  const int32_t head_dim_, page_size_, width_;
+  const int32_t head_dim_, page_size_;
+  const DType pages_;
+  const int32_t width_;
   std::unique_ptr<PagedKvFixture> kv_;
   std::vector<PagedSpan> spans_;
   KvLayerView view_;
@@ -982,6 +990,34 @@ TEST(CudaAttention, LayersOfManyWindowsShareAStepAndTheNextStepHasListsOfItsOwn)
       SCOPED_TRACE("layer " + std::to_string(layer) + " window " + std::to_string(window));
       attention.Queue(window);
       attention.ExpectAsDefined(window);
+    }
+  }
+}
+
+StepMaxima QuantisedMaxima(int64_t pages, int32_t head_dim = 32) {
+  StepMaxima maxima = SmallMaxima();
+  maxima.head_dim = head_dim;
+  maxima.quantised_pages = pages;
+  maxima.page_size = 16;
+  return maxima;
+}
+
+// So are those of which pages are decoded: of two windows both are kept, of ten none is found again.
+TEST(CudaAttention, LayersOfManyWindowsShareAStepOverDecodedPages) {
+  for (const std::vector<int32_t>& windows :
+       {std::vector<int32_t>{50, 3}, {50, 3, 5, 7, 9, 11, 13, 17, 19, 40}}) {
+    Device device;
+    ASSERT_EQ(device.backend->Reserve(QuantisedMaxima(10)), OpCode::kOk) << device.backend->last_error();
+    PagedAttention attention(device, 32, 16, DType::kInt8);
+    for (const PagedAttention::Batch& batch : {kLongBatch, kOtherBatch}) {
+      attention.Set(batch);
+      ASSERT_TRUE(cuda::DecodesPages(attention.Params(0), cuda::DecodedRoomFor(QuantisedMaxima(10))));
+      for (size_t layer = 0; layer < 2 * windows.size(); ++layer) {
+        const int32_t window = windows[layer % windows.size()];
+        SCOPED_TRACE("layer " + std::to_string(layer) + " window " + std::to_string(window));
+        attention.Queue(window);
+        attention.ExpectAsDefined(window);
+      }
     }
   }
 }
@@ -1409,6 +1445,144 @@ TEST(CudaAttention, PlainSequencesBesideOthersGoTheWayTheyGoAlone) {
       }
     }
   }
+}
+
+// By which kernels a call went.
+struct Way {
+  int64_t commands = 0;  // lists and kernels
+  int64_t shared_bytes = 0;
+  bool by_boxes = false;
+
+  bool operator==(const Way&) const = default;
+};
+void PrintTo(const Way& way, std::ostream* out) {
+  *out << way.commands << " commands, " << way.shared_bytes << " bytes" << (way.by_boxes ? ", by boxes" : "");
+}
+
+Way WayOf(Device& device, PagedAttention& attention, const AttentionParams& params) {
+  const auto& queue = *static_cast<const emulator::CommandQueue*>(device.runtime->stream());
+  const int64_t before = queue.queued();
+  emulator::TotalStats() = {};
+  attention.Queue(params);
+  const int64_t commands = queue.queued() - before;
+  EXPECT_EQ(device.runtime->Synchronize(), 0);
+  return {commands, emulator::TotalStats().shared_bytes, emulator::TotalStats().boxes > 0};
+}
+
+const PagedAttention::Batch kPrompts = {{{0, 90}, {0, 70}}, {30, 3}};  // 6 + 5 pages of 16
+
+// A list of pages and one of work a step, of each window; a kernel that decodes and one that attends a layer.
+TEST(CudaAttention, QuantisedPagesOfManyRowsAreDecodedOnceALayer) {
+  for (const DType pages : {DType::kInt8, DType::kInt4, DType::kFp8E4M3}) {
+    for (const bool hopper : {false, true}) {
+      SCOPED_TRACE(std::string(DTypeName(pages)) + (hopper ? " on Hopper" : ""));
+      Device device;
+      device.runtime->set_hopper(hopper);
+      ASSERT_EQ(device.backend->Reserve(QuantisedMaxima(11, 64)), OpCode::kOk);
+      PagedAttention attention(device, 64, 16, pages);
+      attention.Set(kPrompts);
+      for (const int32_t window : {0, 40}) {
+        attention.Forget();
+        for (int layer = 0; layer < 3; ++layer) {
+          const Way way = WayOf(device, attention, attention.Params(window));
+          EXPECT_EQ(way.commands, layer == 0 ? 4 : 2) << "layer " << layer;
+          EXPECT_EQ(way.by_boxes, hopper);
+          if (!hopper) {
+            EXPECT_EQ(way.shared_bytes, SharedBytesOfTile(64));
+          }
+        }
+        attention.ExpectAsDefined(window);
+      }
+    }
+  }
+}
+
+// Two layers of a step whose pages differ, as do those of any two: what is decoded is the layer's own.
+TEST(CudaAttention, EachLayersOwnPagesAreDecoded) {
+  Device device;
+  ASSERT_EQ(device.backend->Reserve(QuantisedMaxima(11)), OpCode::kOk) << device.backend->last_error();
+  PagedAttention attention(device, 32, 16, DType::kInt8);
+  attention.Set(kPrompts);
+  AttentionParams other = attention.Params(0);
+  const int64_t bytes = other.kv.page_bytes * 16;
+  auto* const zeros = device.Allocate<std::byte>(static_cast<size_t>(bytes));
+  other.kv.scale.scales = zeros + (other.kv.scale.scales - other.kv.pool);
+  other.kv.pool = zeros;
+  attention.Queue(0);
+  attention.ExpectAsDefined(0);
+  attention.Queue(other);
+  EXPECT_THAT(attention.Out(), testing::Each(testing::AnyOf(0, 0x8000)));
+  attention.Queue(0);
+  attention.ExpectAsDefined(0);
+}
+
+// What is not known to have room, or to have many rows, and what a window alone does not decide.
+TEST(CudaAttention, OtherQuantisedPagesAreReadByRow) {
+  for (const int64_t pages : {0, 10, 11}) {
+    SCOPED_TRACE("room for " + std::to_string(pages) + " pages");
+    Device device;
+    device.runtime->set_hopper(true);
+    ASSERT_EQ(device.backend->Reserve(QuantisedMaxima(pages, 64)), OpCode::kOk);
+    PagedAttention attention(device, 64, 16, DType::kInt8);
+    attention.Set(kPrompts);
+    const bool decodes = pages == 11;
+    AttentionParams unknown = attention.Params(0);
+    unknown.table.listed_pages = 0;
+    const Way by_row = WayOf(device, attention, unknown);
+    EXPECT_EQ(by_row.commands, 2);
+    EXPECT_FALSE(by_row.by_boxes);
+    attention.ExpectAsDefined(0);
+
+    attention.Forget();
+    EXPECT_EQ(WayOf(device, attention, attention.Params(0)) == by_row, !decodes);
+    attention.ExpectAsDefined(0);
+
+    attention.Set({kPrompts.spans, {8, 8}});  // 16 tokens in groups of 2 are the rows of two tiles
+    EXPECT_EQ(WayOf(device, attention, attention.Params(0)), by_row);
+    attention.ExpectAsDefined(0);
+    attention.Set({kPrompts.spans, {9, 8}});
+    EXPECT_EQ(WayOf(device, attention, attention.Params(0)) == by_row, !decodes);
+    attention.ExpectAsDefined(0);
+
+    const MixedCase c = {"", kPrompts, true};
+    attention.Set(c.batch);
+    AttentionParams masked = WithOthers(device, c, attention.Params(0));
+    masked.plain = {};
+    attention.Forget();
+    EXPECT_EQ(WayOf(device, attention, masked), by_row);
+  }
+}
+
+// The plain ones are decoded, in the room that their pages alone take, and the others go by row.
+TEST(CudaAttention, PlainSequencesBesideOthersAreDecodedAlone) {
+  const MixedCase c = {"", {{{0, 90}, {0, 70}, {0, 90}}, {30, 1, 3}}, true};
+  Device device;
+  device.runtime->set_hopper(true);
+  ASSERT_EQ(device.backend->Reserve(QuantisedMaxima(11, 64)), OpCode::kOk) << device.backend->last_error();
+  PagedAttention attention(device, 64, 16, DType::kInt4);
+  attention.Set(c.batch);
+  AttentionParams call = WithOthers(device, c, attention.Params(0));
+  call.table.listed_pages = 11;
+  attention.Forget();
+  const Way way = WayOf(device, attention, call);
+  EXPECT_EQ(way.commands, 4 + 2);
+  EXPECT_TRUE(way.by_boxes);
+}
+
+// Where products have their rows and logits: beyond these, and the lists, the room takes nothing.
+TEST(CudaReserve, DecodedPagesLieWhereProductsHaveTheirRows) {
+  const Device device;
+  const auto bytes = [&](int64_t pages) { return device.backend->WorkspaceBytes(QuantisedMaxima(pages)); };
+  constexpr int64_t kPage = 2 * 2 * 16 * 32 * 2;  // keys and values, 2 heads, 16 tokens, 32 dims, bf16
+  const auto lists = [](int64_t pages) {
+    // Eight of: 2 entries a page, 8 sequences, a count; in pieces of 16 bytes.
+    return (8 * (2 * ((pages * 4 + 15) / 16 * 16) + 32 + 16) + 255) / 256 * 256;
+  };
+  EXPECT_EQ(bytes(4) - bytes(0), lists(4)) << "rows of products are larger";
+  EXPECT_EQ(bytes(4096 + 100) - bytes(4096), 100 * kPage + lists(4096 + 100) - lists(4096));
+  constexpr int64_t kMost = cuda::kMostDecodedPageBytes / kPage;
+  EXPECT_EQ(bytes(kMost) - bytes(kMost - 64), 64 * kPage + lists(kMost) - lists(kMost - 64));
+  EXPECT_EQ(bytes(kMost + 64), bytes(kMost));
 }
 
 // Two lists a step, two kernels a layer; without others one of each, whatever is said of plain ones.

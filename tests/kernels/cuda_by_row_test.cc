@@ -56,7 +56,8 @@ struct ByRowBatch {
   int32_t n_keep = 0;                  // sinks whose pages stay, where some have left
   // Sequences in front without sinks or a mask, as the call says, if there are any.
   int32_t plain = 0;
-  bool hopper = false;  // a device of compute capability 9.0
+  bool hopper = false;   // a device of compute capability 9.0
+  bool decodes = false;  // there is room for quantised pages that are decoded, where rows are many
 };
 
 // Whether row i of sequence b sees a key, and by which of its queries.
@@ -89,6 +90,7 @@ class ByRow {
   void Run() {
     const BackendPtr backend = batch_.hopper ? MakeHopperCudaTestBackend() : MakeCudaTestBackend();
     StepMaxima maxima = kv_.Maxima(batch_.group * batch_.shape.kv_heads);
+    if (!batch_.decodes) maxima.quantised_pages = 0;
     ASSERT_EQ(backend->Reserve(maxima), OpCode::kOk) << backend->last_error();
     const auto upload = [&](const auto& values) {
       const auto bytes = static_cast<int64_t>(values.size() * sizeof(values[0]));
@@ -122,7 +124,8 @@ class ByRow {
     params.table = {.page_indices = ints(page_indices_),
                     .first_entry = ints(first_entry_),
                     .kv_base = ints(kv_base_),
-                    .kv_end = ints(kv_end_)};
+                    .kv_end = ints(kv_end_),
+                    .listed_pages = kv_.held_pages()};
     if (batch_.n_keep > 0) params.table.sink_entry = ints(sink_entry_);
     params.qo_indptr = ints({kv_.qo_indptr(), kv_.qo_indptr() + kv_.batch() + 1});
     params.batch = kv_.batch();
@@ -394,6 +397,7 @@ TEST_P(CudaByRowTest, QuantisedPagesAreWhatTheyStandFor) {
     SCOPED_TRACE(testing::Message() << "TRAMONTANE_TEST_SEED=" << TestSeed() << " round " << round);
     ByRowBatch batch = DrawShape(random);
     if (batch.shape.dtype == DType::kBf16) continue;
+    batch.decodes = random() % 2 == 0;
     batch.window = std::array{0, 1, 30, 200}[random() % 4];
     ByRow(batch).ExpectAsDefined();
     if (HasFatalFailure()) return;
@@ -457,6 +461,7 @@ TEST_P(CudaByRowTest, PlainSequencesInFrontAreAttendedAsAlone) {
     ByRowBatch batch = DrawShape(random);
     batch.plain = static_cast<int32_t>(1 + random() % 2);
     batch.hopper = DeviceIsHopper() && random() % 2 == 0;
+    batch.decodes = random() % 2 == 0;
     const auto plain = static_cast<size_t>(batch.plain);
     for (size_t b = 0; b < plain; ++b) {
       const auto end = static_cast<int64_t>(random() % 3 == 0 ? 300 + random() % 400 : 1 + random() % 90);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/cuda/attention_latent.h"
+#include "kernels/cuda/decode_pages.h"
 #include "kernels/cuda/decode_weight.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/hopper_attention.h"
@@ -354,6 +355,82 @@ TEST(CudaAttentionBytesTest, OfQuantisedPagesEqualTheFormulaAtTheHeadOfTheirKern
     bytes.read += 4 * (run.outcome.max_items - 1);
     bytes.written += kGroup * 2 * kDim + kGroup * 4;
     EXPECT_EQ(run.bytes, bytes) << DTypeName(dtype);
+  }
+}
+
+// decode_pages.cu: sequences whose rows see so many pages of those that they list. The bytes of a listing,
+// and of what it makes decoding read and write.
+struct CountedPages {
+  Bytes listing, decoding;
+  int64_t pages = 0;
+};
+
+CountedPages CountPages(const Format& element, KvScaleView scale, int32_t head_dim,
+                        const std::vector<PagedSpan>& spans, const std::vector<int32_t>& queries,
+                        bool rings) {
+  constexpr int32_t kHeads = 2, kPage = 16, kWindow = 40;
+  PagedKvFixture tables({.kv_heads = 1, .page_size = kPage, .rings = rings}, spans);
+  tables.SetQueries(queries);
+  const KvFormat format = {.element = element, .kv_heads = kHeads, .head_dim = head_dim, .page_size = kPage};
+  const KvFormat bf16 = cuda::DecodedFormat(format);
+  CountedPages counted;
+  for (int32_t b = 0; b < tables.batch(); ++b) {
+    const PagedSpan& span = spans[static_cast<size_t>(b)];
+    const int64_t first = std::max(span.kv_base, FirstVisible(tables.QueryBegin(b), kWindow));
+    if (tables.QueryCount(b) > 0) counted.pages += PagesFor(span.kv_end, kPage) - first / kPage;
+  }
+  const auto pool_pages = static_cast<int64_t>(tables.held_pages()) + 5;  // the fixture's spare ones
+  std::vector<std::byte> pool(static_cast<size_t>(pool_pages * format.PageBytes(1)));
+  std::vector<std::byte> decoded(static_cast<size_t>(counted.pages * bf16.PageBytes(1)));
+  std::vector<int32_t> sources(static_cast<size_t>(counted.pages)), entries(sources.size()),
+      firsts(spans.size()), count(1);
+  const cuda::PageListing listing = {sources.data(), entries.data(), firsts.data(), count.data()};
+  ForgetCounts();
+  EXPECT_EQ(cuda::LaunchListPages({.table = tables.Table(),
+                                   .qo_indptr = tables.qo_indptr(),
+                                   .batch = tables.batch(),
+                                   .window = kWindow,
+                                   .listing = listing,
+                                   .divisor = cuda::PageDivisor(kPage)},
+                                  nullptr),
+            0);
+  counted.listing = Counted();
+  EXPECT_EQ(count.front(), counted.pages);
+  KvLayerView kv(format, pool.data(), format.PageBytes(1));
+  if (scale.scales != nullptr) kv.scale = scale;
+  ForgetCounts();
+  EXPECT_EQ(cuda::LaunchDecodePages({.kv = kv,
+                                     .decoded = KvLayerView(bf16, decoded.data(), bf16.PageBytes(1)),
+                                     .listing = listing,
+                                     .most_pages = tables.held_pages(),
+                                     .multiprocessors = 1},
+                                    nullptr),
+            0);
+  counted.decoding = Counted();
+  return counted;
+}
+
+TEST(CudaDecodedPagesBytesTest, EqualTheFormulasAtTheHeadOfTheKernels) {
+  constexpr int64_t kHeads = 2, kPage = 16, kDim = 96, kBlocks = 6;
+  constexpr int64_t kNumbers = 2 * kHeads * kPage * kDim;  // of a page
+  const std::vector<PagedSpan> spans = {{0, 100}, {0, 0}, {16, 90}, {0, 33}};
+  std::vector<float> fp8_scales(2 * kHeads, 1.0f);
+  for (const bool rings : {false, true}) {
+    for (const auto& [element, number_bits, scale_bytes, scale] :
+         {std::tuple{Format::WithScalesApart(DType::kInt8, 5), 8, 2, KvScaleView()},
+          {Format::WithScalesApart(DType::kInt4, 3), 4, 2, KvScaleView()},
+          {Format::WithScalesApart(DType::kInt8, 4, DType::kF32), 8, 4, KvScaleView()},
+          {Format::BareFp8(), 8, 0, KvScaleView()},
+          {Format::BareFp8(), 8, 4, KvScaleView::OfFp8(fp8_scales.data(), kHeads)}}) {
+      SCOPED_TRACE(FormatName(element) + (rings ? " in rings" : ""));
+      const CountedPages counted = CountPages(element, scale, kDim, spans, {5, 0, 30, 33}, rings);
+      // Each block looks at the lengths of those before it.
+      const int64_t before = 16 * (0 + 1 + 2 + 3), own = 4 * (20 + (rings ? 4 : 0));
+      EXPECT_EQ(counted.listing, (Bytes{before + own + 4 * counted.pages, 4 * 4 + 8 * counted.pages + 4}));
+      EXPECT_EQ(counted.decoding, (Bytes{4 * kBlocks + counted.pages * (2 * 4 + kNumbers * number_bits / 8 +
+                                                                        kNumbers / 8 * scale_bytes),
+                                         counted.pages * kNumbers * 2}));
+    }
   }
 }
 

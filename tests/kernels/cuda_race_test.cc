@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_latent.h"
 #include "kernels/cuda/blocks.h"
+#include "kernels/cuda/decode_pages.h"
 #include "kernels/cuda/decode_weight.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/hopper_attention.h"
@@ -242,6 +243,40 @@ TEST_P(CudaRaceTest, AttentionByRowIsSilent) {
   RunAttentionOf(9, 16, 20, 70);
   RunAttentionOf(9, 16, 20, 4, Format::WithScalesApart(DType::kInt8, 3));
   RunAttentionOf(1, 16, 0, 0, Format::BareFp8());
+}
+
+// Two sequences of several pages, listed and decoded; the first one's rows see its last page alone.
+TEST_P(CudaRaceTest, PagesThatAreDecodedAreSilent) {
+  for (const Format& element : {Format::WithScalesApart(DType::kInt4, 3), Format::BareFp8()}) {
+    constexpr int32_t kPages = 7;
+    const KvFormat format = {.element = element, .kv_heads = 2, .head_dim = 32, .page_size = 4};
+    const KvFormat bf16 = DecodedFormat(format);
+    std::vector<std::byte> pool(static_cast<size_t>(kPages * format.PageBytes(1)));
+    std::vector<std::byte> decoded(static_cast<size_t>(kPages * bf16.PageBytes(1)));
+    const std::vector<int32_t> page_indices = {6, 5, 4, 3, 2, 1, 0}, first_entry = {0, 3}, kv_base = {0, 0},
+                               kv_end = {12, 15}, qo_indptr = {0, 2, 11};
+    std::vector<int32_t> sources(kPages), entries(kPages), firsts(2), count(1);
+    const PageListing listing = {sources.data(), entries.data(), firsts.data(), count.data()};
+    ASSERT_EQ(LaunchListPages({.table = {.page_indices = page_indices.data(),
+                                         .first_entry = first_entry.data(),
+                                         .kv_base = kv_base.data(),
+                                         .kv_end = kv_end.data()},
+                               .qo_indptr = qo_indptr.data(),
+                               .batch = 2,
+                               .window = 2,
+                               .listing = listing,
+                               .divisor = PageDivisor(format.page_size)},
+                              nullptr),
+              0);
+    ASSERT_EQ(count[0], 1 + 3);
+    ASSERT_EQ(LaunchDecodePages({.kv = KvLayerView(format, pool.data(), format.PageBytes(1)),
+                                 .decoded = KvLayerView(bf16, decoded.data(), bf16.PageBytes(1)),
+                                 .listing = listing,
+                                 .most_pages = kPages,
+                                 .multiprocessors = 1},
+                                nullptr),
+              0);
+  }
 }
 
 TEST_P(CudaRaceTest, LatentAttentionIsSilent) {

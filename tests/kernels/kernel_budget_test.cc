@@ -23,6 +23,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_latent.h"
 #include "kernels/cuda/blocks.h"
+#include "kernels/cuda/decode_pages.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/hopper_attention.h"
 #include "kernels/cuda/linear_small.h"
@@ -474,6 +475,17 @@ DynamicShared MeasuredDynamicShared() {
   sharers.group = 1;
   bytes["FindAttentionSharersKernel"] =
       SharedBytesOf([&] { return cuda::FindAttentionSharers(sharers, nullptr); });
+  bytes["ListPagesKernel"] = SharedBytesOf([] {
+    const int32_t zero = 0, none[2] = {};
+    int32_t first_entry = 0, count = 0;
+    cuda::ListPagesParams list{};
+    list.table = {.first_entry = &zero, .kv_base = &zero, .kv_end = &zero};
+    list.qo_indptr = none;
+    list.batch = 1;
+    list.listing.first_entry = &first_entry;
+    list.listing.count = &count;
+    return cuda::LaunchListPages(list, nullptr);
+  });
   const std::vector<uint16_t> x(8);
   std::vector<uint16_t> y(8);
   const std::vector<float> weight(8);
