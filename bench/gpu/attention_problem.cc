@@ -33,19 +33,26 @@ std::string NameOf(const AttentionShape& shape) {
   return name;
 }
 
-AttentionProblem::AttentionProblem(ProblemDevice& device, const AttentionShape& shape) : shape_(shape) {
-  const AttentionParams call = MakeCall(device);
-  kernels_ = cuda::ChooseAttention(call, device.properties());
-  PlanFor(call, device);
-}
+AttentionProblem::AttentionProblem(ProblemDevice& device, const AttentionShape& shape)
+    : AttentionProblem(device, shape, std::nullopt) {}
 
 AttentionProblem::AttentionProblem(ProblemDevice& device, const AttentionShape& shape,
                                    cuda::AttentionKernels kernels)
-    : shape_(shape), kernels_(kernels) {
-  const AttentionParams call = MakeCall(device);
-  TM_CHECK(kernels == cuda::AttentionKernels::kMmaSync ||
-               kernels == cuda::ChooseAttention(call, device.properties()),
-           "kernels %d do not serve %s", static_cast<int>(kernels), NameOf(shape).c_str());
+    : AttentionProblem(device, shape, std::optional(kernels)) {}
+
+AttentionProblem::AttentionProblem(ProblemDevice& device, const AttentionShape& shape,
+                                   std::optional<cuda::AttentionKernels> kernels)
+    : shape_(shape) {
+  call_ = MakeCall(device);
+  const int64_t pages = call_.table.listed_pages;
+  const cuda::DecodedRoom room = {pages, pages * cuda::DecodedFormat(call_.kv.format).LayerBytes()};
+  const bool decodes = kernels != cuda::AttentionKernels::kByRow && cuda::DecodesPages(call_, room);
+  const AttentionParams call = decodes ? DecodedCall(device) : call_;
+  const cuda::AttentionKernels chosen = cuda::ChooseAttention(call, device.properties());
+  kernels_ = kernels.value_or(chosen);
+  TM_CHECK(kernels_ == chosen ||
+               (kernels_ == cuda::AttentionKernels::kMmaSync && call.kv.format.element == DType::kBf16),
+           "kernels %d do not serve %s", static_cast<int>(kernels_), NameOf(shape).c_str());
   PlanFor(call, device);
 }
 
@@ -56,13 +63,13 @@ AttentionParams AttentionProblem::MakeCall(ProblemDevice& device) {
   const auto pages_each = static_cast<int32_t>(CeilDivide(shape_.context - kv_base, kPageSize));
   const int32_t pages = shape_.batch * pages_each;
   AttentionParams call;
-  call.kv = KvLayerView(
-      {.element = shape_.pages, .kv_heads = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize});
-  call.kv.page_bytes = call.kv.format.PageBytes(1);
-  pool_bytes_ = pages * call.kv.page_bytes;
+  const KvFormat format = {
+      .element = shape_.pages, .kv_heads = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize};
+  pool_bytes_ = pages * format.PageBytes(1);
   copies_ = device.CopiesBeyondCache(pool_bytes_);
   // Of normal numbers in bf16: as codes they are any, as scales in f16 between -3 and 3.
   pool_ = static_cast<std::byte*>(device.AllocateRandom(copies_ * pool_bytes_));
+  call.kv = KvLayerView(format, pool_, format.PageBytes(1));
 
   std::vector<int32_t> page_ids(static_cast<size_t>(pages));
   std::iota(page_ids.begin(), page_ids.end(), 0);
@@ -78,7 +85,8 @@ AttentionParams AttentionProblem::MakeCall(ProblemDevice& device) {
       .page_indices = device.Upload(page_ids),
       .first_entry = device.Upload(first_entry),
       .kv_base = device.Upload(std::vector<int32_t>(sequences, static_cast<int32_t>(kv_base))),
-      .kv_end = device.Upload(std::vector<int32_t>(sequences, static_cast<int32_t>(shape_.context)))};
+      .kv_end = device.Upload(std::vector<int32_t>(sequences, static_cast<int32_t>(shape_.context))),
+      .listed_pages = pages};
   const int64_t tokens = int64_t{shape_.batch} * shape_.queries, bytes = tokens * kWidth * 2;
   call.query = MakeTensor(device.AllocateRandom(bytes), DType::kBf16, tokens, kWidth);
   call.out = MakeTensor(device.Allocate(bytes), DType::kBf16, tokens, kWidth);
@@ -87,6 +95,23 @@ AttentionParams AttentionProblem::MakeCall(ProblemDevice& device) {
   call.window = shape_.window;
   call.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
   return call;
+}
+
+AttentionParams AttentionProblem::DecodedCall(ProblemDevice& device) {
+  const StepMaxima maxima = {.sequences = shape_.batch,
+                             .kv_heads = kKvHeads,
+                             .head_dim = kHeadDim,
+                             .quantised_pages = call_.table.listed_pages,
+                             .page_size = kPageSize};
+  decoded_pages_ = std::make_unique<cuda::DecodedPages>();
+  decoded_pages_->Reserve(maxima,
+                          static_cast<std::byte*>(device.Allocate(cuda::DecodedRoomFor(maxima).bytes)),
+                          static_cast<std::byte*>(device.Allocate(cuda::DecodedPages::ListBytes(maxima))));
+  AttentionParams decoded;
+  const int error =
+      decoded_pages_->Decode(call_, device.properties().multiprocessors, device.stream(), &decoded);
+  TM_CHECK(error == 0, "decoding pages: error %d", error);
+  return decoded;
 }
 
 void AttentionProblem::PlanFor(const AttentionParams& call, ProblemDevice& device) {
@@ -121,11 +146,12 @@ void AttentionProblem::PlanFor(const AttentionParams& call, ProblemDevice& devic
            .items = items,
            .merges = merges,
            .work = work};
+  multiprocessors_ = device.properties().multiprocessors;
   if (IsHopper()) {
-    multiprocessors_ = device.properties().multiprocessors;
-    pool_maps_.resize(static_cast<size_t>(copies_));
-    for (int i = 0; i < copies_; ++i) {
-      const int error = cuda::MakePoolMap(PoolOf(i), &pool_maps_[static_cast<size_t>(i)]);
+    pool_maps_.resize(static_cast<size_t>(decodes_pages() ? 1 : copies_));
+    for (size_t i = 0; i < pool_maps_.size(); ++i) {
+      const int error =
+          cuda::MakePoolMap(decodes_pages() ? call.kv : PoolOf(static_cast<int>(i)), &pool_maps_[i]);
       TM_CHECK(error == 0, "a map of the pages: error %d", error);
     }
   }
@@ -134,7 +160,7 @@ void AttentionProblem::PlanFor(const AttentionParams& call, ProblemDevice& devic
 }
 
 KvLayerView AttentionProblem::PoolOf(int i) const {
-  return KvLayerView(run_.kv.format, pool_ + i * pool_bytes_, run_.kv.page_bytes);
+  return KvLayerView(call_.kv.format, pool_ + i * pool_bytes_, call_.kv.page_bytes);
 }
 
 std::string AttentionProblem::KernelName() const {
@@ -142,12 +168,19 @@ std::string AttentionProblem::KernelName() const {
                            : kernels_ == cuda::AttentionKernels::kHopperPrefill ? "HopperPrefillKernel"
                            : kernels_ == cuda::AttentionKernels::kHopperDecode  ? "HopperDecodeKernel"
                                                                                 : "AttentionKernel";
-  return std::string(name) + ", " + std::to_string(run_.tile_rows) + " rows";
+  return std::string(decodes_pages() ? "DecodePagesKernel, " : "") + name + ", " +
+         std::to_string(run_.tile_rows) + " rows";
 }
 
 int AttentionProblem::Run(int i, void* stream) const {
   cuda::AttentionRunParams run = run_;
-  run.kv = PoolOf(i);
+  if (decodes_pages()) {
+    AttentionParams call = call_, decoded;
+    call.kv = PoolOf(i);
+    if (const int error = decoded_pages_->Decode(call, multiprocessors_, stream, &decoded)) return error;
+  } else {
+    run.kv = PoolOf(i);
+  }
   if (kernels_ == cuda::AttentionKernels::kMmaSync) return cuda::RunAttention(run, stream);
   if (kernels_ == cuda::AttentionKernels::kByRow) {
     cuda::AttentionByRowParams by_row{};
@@ -155,7 +188,7 @@ int AttentionProblem::Run(int i, void* stream) const {
     return cuda::RunAttentionByRow(by_row, stream);
   }
   cuda::HopperAttentionParams hopper{};
-  hopper.pool = pool_maps_[static_cast<size_t>(i)];
+  hopper.pool = pool_maps_[decodes_pages() ? 0 : static_cast<size_t>(i)];
   hopper.run = run;
   hopper.blocks = multiprocessors_;
   return kernels_ == cuda::AttentionKernels::kHopperPrefill ? cuda::RunHopperPrefill(hopper, stream)
@@ -181,7 +214,7 @@ double AttentionProblem::Bytes() const {
   const int64_t first = FirstVisible(shape_.context - shape_.queries, shape_.window);
   const double keys = static_cast<double>(shape_.context - first);
   const auto of_vector =
-      static_cast<double>(run_.kv.format.VectorBytes() + shape_.pages.CompanionBytes(kHeadDim));
+      static_cast<double>(call_.kv.format.VectorBytes() + shape_.pages.CompanionBytes(kHeadDim));
   return shape_.batch * (keys * 2 * kKvHeads * of_vector + 2.0 * shape_.queries * kWidth * 2);
 }
 

@@ -1,6 +1,7 @@
 // Attention over pages of 16 tokens, 32 query and 8 kv heads of 128: the shapes of Mistral 7B. By the kernels
 // that the backend goes by on this device, and where these are Hopper's, the same by mma.sync. Keys and
-// values in bf16, and of decode in fewer bits, too.
+// values in bf16, and in fewer bits, too: prompts over such pages decode them first, and beside that stands
+// what they take in tiles of 16 rows that decode them again and again.
 #include <functional>
 #include <span>
 #include <string>
@@ -22,25 +23,36 @@ Row Measured(Device& device, const AttentionShape& shape, const AttentionProblem
   return {NameOf(shape), seconds, bound_of(problem), problem.KernelName()};
 }
 
-// The table of the kernels that the backend goes by, and where some are not mma.sync's a second one of these
-// shapes by mma.sync. One shape by both, one after the other.
+// The table of the kernels that the backend goes by; where some are not mma.sync's a second one of these
+// shapes by mma.sync; and where pages are decoded first one of these without that, by row. One shape by all,
+// one after the other.
 std::vector<Table> MeasureAll(Device& device, const std::string& name, const std::string& note,
                               std::span<const AttentionShape> shapes, const BoundOf& bound_of,
                               const Progress& progress) {
+  using cuda::AttentionKernels;
   Table chosen = {name, note, {}};
   Table mma_sync = {
       name + " by mma.sync", "The same calls by the kernels of devices before capability 9.0. " + note, {}};
+  Table by_row = {
+      name + " by row", "The same calls in tiles of 16 rows, each of which decodes its keys. " + note, {}};
   for (const AttentionShape& shape : shapes) {
     const AttentionProblem problem(device, shape);
     AddRow(chosen, Measured(device, shape, problem, bound_of), progress);
     device.FreeAll();
-    if (problem.kernels() == cuda::AttentionKernels::kMmaSync || shape.pages != DType::kBf16) continue;
-    const AttentionProblem other(device, shape, cuda::AttentionKernels::kMmaSync);
-    AddRow(mma_sync, Measured(device, shape, other, bound_of), progress);
-    device.FreeAll();
+    const auto measure = [&](Table& table, AttentionKernels kernels) {
+      const AttentionProblem other(device, shape, kernels);
+      AddRow(table, Measured(device, shape, other, bound_of), progress);
+      device.FreeAll();
+    };
+    if (problem.decodes_pages()) measure(by_row, AttentionKernels::kByRow);
+    if (problem.kernels() == AttentionKernels::kMmaSync || shape.pages != DType::kBf16) continue;
+    measure(mma_sync, AttentionKernels::kMmaSync);
   }
-  if (mma_sync.rows.empty()) return {std::move(chosen)};
-  return {std::move(chosen), std::move(mma_sync)};
+  std::vector<Table> tables = {std::move(chosen)};
+  for (Table* table : {&mma_sync, &by_row}) {
+    if (!table->rows.empty()) tables.push_back(std::move(*table));
+  }
+  return tables;
 }
 
 constexpr int32_t k = 1024;
@@ -69,6 +81,27 @@ constexpr AttentionShape kDecodeShapes[] = {{1, k, 1, 0},
 constexpr AttentionShape kPrefillShapes[] = {
     {1, 512, 512, 0},     {1, 2 * k, 2 * k, 0},     {1, 8 * k, 8 * k, 0},  {1, 16 * k, 16 * k, 0},
     {4, 2 * k, 2 * k, 0}, {1, 8 * k, 8 * k, 4 * k}, {1, 32 * k, 2 * k, 0}, {1, 32 * k, 2 * k, 4 * k}};
+constexpr Format kFp8 = Format::BareFp8();
+constexpr AttentionShape kQuantisedPrefillShapes[] = {{1, 512, 512, 0},
+                                                      {1, 512, 512, 0, kInt8},
+                                                      {1, 512, 512, 0, kInt4},
+                                                      {1, 512, 512, 0, kFp8},
+                                                      {1, 2 * k, 2 * k, 0},
+                                                      {1, 2 * k, 2 * k, 0, kInt8},
+                                                      {1, 2 * k, 2 * k, 0, kInt4},
+                                                      {1, 2 * k, 2 * k, 0, kFp8},
+                                                      {4, 2 * k, 2 * k, 0},
+                                                      {4, 2 * k, 2 * k, 0, kInt8},
+                                                      {4, 2 * k, 2 * k, 0, kInt4},
+                                                      {4, 2 * k, 2 * k, 0, kFp8},
+                                                      {1, 8 * k, 8 * k, 0},
+                                                      {1, 8 * k, 8 * k, 0, kInt8},
+                                                      {1, 8 * k, 8 * k, 0, kInt4},
+                                                      {1, 8 * k, 8 * k, 0, kFp8},
+                                                      {1, 8 * k, 512, 0},
+                                                      {1, 8 * k, 512, 0, kInt8},
+                                                      {1, 8 * k, 512, 0, kInt4},
+                                                      {1, 8 * k, 512, 0, kFp8}};
 
 }  // namespace
 
@@ -95,14 +128,32 @@ std::vector<Table> DecodeAttentionTables(Device& device, const Progress& progres
   return tables;
 }
 
-std::vector<Table> PrefillAttentionTables(Device& device, const Progress& progress) {
+namespace {
+
+// FLOPs are those of the (query, key) pairs that see each other.
+std::vector<Table> PrefillTables(Device& device, const std::string& name, const std::string& note,
+                                 std::span<const AttentionShape> shapes, const Progress& progress) {
   return MeasureAll(
+      device, name, note, shapes,
+      [&](const AttentionProblem& problem) { return ArithmeticBound(problem.Flops(), device.peak_flops()); },
+      progress);
+}
+
+}  // namespace
+
+std::vector<Table> PrefillAttentionTables(Device& device, const Progress& progress) {
+  return PrefillTables(
       device, "Prefill attention",
       "One layer, causal. FLOPs are those of the (query, key) pairs that see each other; the bound is the "
       "peak of dense bf16 by the device's attributes.",
-      kPrefillShapes,
-      [&](const AttentionProblem& problem) { return ArithmeticBound(problem.Flops(), device.peak_flops()); },
-      progress);
+      kPrefillShapes, progress);
+}
+
+std::vector<Table> QuantisedPrefillAttentionTables(Device& device, const Progress& progress) {
+  return PrefillTables(
+      device, "Prefill attention over quantised pages",
+      "As Prefill attention, over pages of bf16 and of fewer bits; these are decoded within the time.",
+      kQuantisedPrefillShapes, progress);
 }
 
 }  // namespace tramontane::gpu

@@ -72,6 +72,7 @@ const Entry kTables[] = {
     Kernels("pointwise", PointwiseTable),
     Kernels("decode-attention", DecodeAttentionTables),
     Kernels("prefill-attention", PrefillAttentionTables),
+    Kernels("quantised-prefill-attention", QuantisedPrefillAttentionTables),
     Kernels("small-linear", SmallLinearTable),
     {"large-linear", LargeLinear<DType::kBf16>},
     {"large-linear-fp8", LargeLinear<DType::kFp8E4M3>},

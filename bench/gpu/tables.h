@@ -15,6 +15,8 @@ namespace tramontane::gpu {
 // By the kernels that the backend chooses; where these are Hopper's, a second table by mma.sync.
 std::vector<Table> DecodeAttentionTables(Device& device, const Progress& progress);
 std::vector<Table> PrefillAttentionTables(Device& device, const Progress& progress);
+// Pages of bf16 and of fewer bits side by side; where the latter are decoded first, another table by row.
+std::vector<Table> QuantisedPrefillAttentionTables(Device& device, const Progress& progress);
 Table SmallLinearTable(Device& device, const Progress& progress);
 // Through libtramontane_cuda.so at `library`, which alone has cuBLASLt. weight: bf16, or fp8, whose products
 // are by rows in fp8 where the device has them. On failure no rows, and the note says why.

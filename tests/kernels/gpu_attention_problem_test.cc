@@ -128,7 +128,7 @@ TEST_P(AttentionProblemTest, BeforeHopperItGoesByMmaSync) {
   EXPECT_EQ(OutcomeOf(problem, 0).boxes, 0);
 }
 
-TEST(AttentionProblemOfFewBits, GoesByTheKernelsThatDecodeThem) {
+TEST(AttentionProblemOfFewBits, GoesByTheKernelsThatDecodeThemInADecode) {
   UseThreadOrder(ThreadOrder::kForward);
   struct Pages {
     Format format;
@@ -152,6 +152,36 @@ TEST(AttentionProblemOfFewBits, GoesByTheKernelsThatDecodeThem) {
       if (pages.format == Format::BareFp8()) continue;  // of any codes some are NaN
       for (const uint16_t bits : first) ASSERT_TRUE(std::isfinite(Bf16ToFloat(bits)));
     }
+  }
+}
+
+// Of many rows they are decoded first, with each call those of its own copy, and the rest is that of bf16
+// pages; or each tile of 16 rows decodes its keys. Weights, values and the output are rounded to bf16 by
+// both, values being codes times scales up to 4.
+TEST(AttentionProblemOfFewBits, DecodesThePagesOfManyRowsOnceOrInEachTile) {
+  UseThreadOrder(ThreadOrder::kForward);
+  for (const bool hopper : {true, false}) {
+    EmulatedDevice device(hopper);
+    const AttentionShape shape = {1, 300, 40, 0, Format::WithScalesApart(DType::kInt4, 5)};
+    const AttentionProblem problem(device, shape);
+    const AttentionProblem by_row(device, shape, AttentionKernels::kByRow);
+    EXPECT_EQ(problem.KernelName(), hopper ? "DecodePagesKernel, HopperPrefillKernel, 128 rows"
+                                           : "DecodePagesKernel, AttentionKernel, 64 rows");
+    EXPECT_EQ(by_row.KernelName(), "AttentionByRowKernel, 16 rows");
+    EXPECT_EQ(problem.Bytes(), by_row.Bytes());
+    std::vector<std::vector<uint16_t>> outs;
+    for (int copy = 0; copy < problem.copies(); ++copy) {
+      const Outcome decoded = OutcomeOf(problem, copy), in_tiles = OutcomeOf(by_row, copy);
+      EXPECT_EQ(decoded.boxes > 0, hopper);
+      EXPECT_EQ(in_tiles.boxes, 0);
+      for (size_t i = 0; i < decoded.out.size(); ++i) {
+        ASSERT_NEAR(Bf16ToFloat(decoded.out[i]), Bf16ToFloat(in_tiles.out[i]), 2 * 4.5f * 0x1p-9f * 8 * 4)
+            << "copy " << copy << " element " << i;
+      }
+      outs.push_back(decoded.out);
+    }
+    EXPECT_NE(outs[0], outs[1]) << "each copy has its pages and scales";
+    EXPECT_EQ(OutcomeOf(problem, 0).out, outs[0]) << "a replay is the same call";
   }
 }
 

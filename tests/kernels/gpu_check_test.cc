@@ -280,11 +280,12 @@ class RunOnGpu {
 TEST(RunOnGpuTest, TheManualsReadingComesFirstThenTablesThenTheChecks) {
   RunOnGpu run;
   EXPECT_EQ(run.Run(""), 0) << run.printed();
-  EXPECT_THAT(run.started(),
-              ElementsAre("gpu_op_tests", "pointwise", "decode-attention", "prefill-attention",
-                          "small-linear", "large-linear", "sampling", "block-linear", "steps", "gpu_op_tests",
-                          "gpu_engine_tests", "gpu_op_tests", "large-linear-fp8", "steps-without-window",
-                          "steps-without-pdl", "steps-in-q4_0", "steps-in-int4", "steps-in-fp8", "moe"));
+  EXPECT_THAT(
+      run.started(),
+      ElementsAre("gpu_op_tests", "pointwise", "decode-attention", "prefill-attention", "small-linear",
+                  "large-linear", "sampling", "block-linear", "steps", "gpu_op_tests", "gpu_engine_tests",
+                  "gpu_op_tests", "large-linear-fp8", "quantised-prefill-attention", "steps-without-window",
+                  "steps-without-pdl", "steps-in-q4_0", "steps-in-int4", "steps-in-fp8", "moe"));
   EXPECT_THAT(run.printed(), AllOf(HasSubstr("op tests: passed (3 passed, 0 skipped)"),
                                    HasSubstr("PyTorch beside it: not on this machine"),
                                    HasSubstr("memcheck: not run"), Not(HasSubstr("left out"))));
