@@ -6,7 +6,6 @@
 
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/kv_numbers.cuh"
-#include "kernels/cuda/numbers.cuh"
 
 namespace tramontane::cuda {
 
@@ -139,21 +138,6 @@ TM_DEVICE float LoadCodedScale(const Format& element, const std::byte* row, int 
   return ToFloat(F16{static_cast<uint16_t>(word >> at % 4 * 8)});
 }
 
-// A piece as bf16, each number times its scale rounded once.
-template <DType kType>
-TM_DEVICE Vector16 DecodeCodedPiece(const Vector8& piece, float scale) {
-  if constexpr (kType != DType::kFp8E4M3) return KvPieceAsBf16(kType, piece, scale);
-  Vector16 out;  // what codes of fp8 stand for is exact
-  CodesOfFp8(piece.word[0], out.word);
-  CodesOfFp8(piece.word[1], out.word + 2);
-  if (scale == 1.0f) return out;
-  TM_UNROLL
-  for (uint32_t& pair : out.word) {
-    pair = PackPair<Bf16>(FloatOf(pair << 16) * scale, FloatOf(pair & 0xffff0000u) * scale);
-  }
-  return out;
-}
-
 // Where a piece of a tile that is decoded comes from, and where it goes to: number i of the thread's.
 struct CodedPlace {
   int row, chunk, to;
@@ -198,7 +182,7 @@ TM_DEVICE void DecodeCodedOf(const Format& element, const CodedRows& rows, const
     std::byte* const tile = tiles + half * Shape::kKeyBytes;
     TM_UNROLL
     for (int i = 0; i < kTogether; ++i) {
-      StoreShared16(tile + CodedPlaceOf<Shape>(first + i).to, DecodeCodedPiece<kType>(piece[i], scale[i]));
+      StoreShared16(tile + CodedPlaceOf<Shape>(first + i).to, KvPieceAsBf16<kType>(piece[i], scale[i]));
     }
   }
 }

@@ -106,7 +106,7 @@ template <typename Type>
 TM_DEVICE Vector16 AsBf16(const DecodePagesParams& p, const StoredHalf& half, const StoredPiece& stored) {
   float scale = p.scales_are_f32 ? FloatOf(stored.scale) : ToFloat(F16{static_cast<uint16_t>(stored.scale)});
   if (Type::kType == DType::kFp8E4M3 && half.scales == nullptr) scale = 1.0f;
-  return KvPieceAsBf16(Type::kType, stored.numbers, scale);
+  return KvPieceAsBf16<Type::kType>(stored.numbers, scale);
 }
 
 }  // namespace

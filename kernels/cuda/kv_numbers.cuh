@@ -2,6 +2,7 @@
 // code, with the same bytes. Device side.
 #pragma once
 
+#include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/primitives.cuh"
 #include "kernels/paged_kv.h"
 
@@ -76,32 +77,38 @@ struct KvNumbers {
   float value[kKvPiece];
 };
 
-// Before their scale. The type is asked once for all eight.
-TM_DEVICE KvNumbers DecodeKvPiece(DType type, const Vector8& piece) {
+// Of int8 and int4, before their scale.
+template <DType kType>
+TM_DEVICE KvNumbers DecodeKvPiece(const Vector8& piece) {
   KvNumbers out;
-  const auto byte_of = [&piece](int i) { return piece.word[i / 4] >> (i % 4 * 8) & 0xffu; };
-  if (type == DType::kInt4) {
-    TM_UNROLL
-    for (int i = 0; i < kKvPiece; ++i) {
+  TM_UNROLL
+  for (int i = 0; i < kKvPiece; ++i) {
+    if constexpr (kType == DType::kInt4) {
       const auto nibble = static_cast<int32_t>(piece.word[0] >> (i * 4) & 0xfu);
       out.value[i] = static_cast<float>((nibble ^ 8) - 8);
+    } else {
+      const auto byte = static_cast<int32_t>(piece.word[i / 4] >> (i % 4 * 8) & 0xffu);
+      out.value[i] = static_cast<float>((byte ^ 128) - 128);
     }
-  } else if (type == DType::kInt8) {
-    TM_UNROLL
-    for (int i = 0; i < kKvPiece; ++i) {
-      out.value[i] = static_cast<float>((static_cast<int32_t>(byte_of(i)) ^ 128) - 128);
-    }
-  } else {
-    TM_UNROLL
-    for (int i = 0; i < kKvPiece; ++i) out.value[i] = FloatOfFp8(byte_of(i));
   }
   return out;
 }
 
 // As bf16, each number times its scale rounded once.
-TM_DEVICE Vector16 KvPieceAsBf16(DType type, const Vector8& piece, float scale) {
-  const KvNumbers numbers = DecodeKvPiece(type, piece);
+template <DType kType>
+TM_DEVICE Vector16 KvPieceAsBf16(const Vector8& piece, float scale) {
   Vector16 out;
+  if constexpr (kType == DType::kFp8E4M3) {  // what codes stand for is exact
+    CodesOfFp8(piece.word[0], out.word);
+    CodesOfFp8(piece.word[1], out.word + 2);
+    if (scale == 1.0f) return out;
+    TM_UNROLL
+    for (uint32_t& pair : out.word) {
+      pair = PackPair<Bf16>(FloatOf(pair << 16) * scale, FloatOf(pair & 0xffff0000u) * scale);
+    }
+    return out;
+  }
+  const KvNumbers numbers = DecodeKvPiece<kType>(piece);
   TM_UNROLL
   for (int i = 0; i < 4; ++i) {
     out.word[i] = PackPair<Bf16>(numbers.value[2 * i] * scale, numbers.value[2 * i + 1] * scale);
