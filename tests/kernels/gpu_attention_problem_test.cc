@@ -148,8 +148,8 @@ TEST(AttentionProblemOfFewBits, GoesByTheKernelsThatDecodeThemInADecode) {
       EXPECT_EQ(problem.KernelName(), "AttentionByRowKernel, 16 rows");
       EXPECT_DOUBLE_EQ(problem.Bytes(), 2 * (300 * 2 * 8 * pages.bytes_of_vector + 2 * 32 * 128 * 2));
       const std::vector<uint16_t> first = OutcomeOf(problem, 0).out, second = OutcomeOf(problem, 1).out;
+      if (pages.format == Format::BareFp8()) continue;  // of any codes some are NaN, and so every output
       EXPECT_NE(first, second) << "each copy has its pages and scales";
-      if (pages.format == Format::BareFp8()) continue;  // of any codes some are NaN
       for (const uint16_t bits : first) ASSERT_TRUE(std::isfinite(Bf16ToFloat(bits)));
     }
   }
