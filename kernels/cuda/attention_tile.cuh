@@ -139,6 +139,18 @@ struct KeyRun {
   TM_DEVICE int tiles() const { return end > first ? (end - first + kKeyTile - 1) / kKeyTile : 0; }
 };
 
+// Where the key at a position lies, for kLanes neighbours who ask for the same. Where the run has none
+// (not live) it is the place of the nearest that it has, for copies of no bytes.
+struct KeyPlace {
+  PagePlace at;
+  bool live;
+};
+template <int kLanes>
+TM_DEVICE KeyPlace FindKey(const KeyRun& run, const PageDivisor& divisor, int position) {
+  const int listed = Min(Max(position, run.begin), run.end - 1);
+  return {FindPage<kLanes>(run.pages, divisor, listed), listed == position};
+}
+
 // Copies the keys and values at positions [tile, tile + 64) into a tile, of which the run has some; zero
 // where it has none. A thread keeps its pieces of a row and copies them of every kRowsAtOnce-th row: the
 // first row's address in the tile is that of the others but for a constant.
@@ -155,24 +167,18 @@ TM_DEVICE void CopyKeys(const DevicePages& pages, const KeyRun& run, int kv_head
   const int to = Shape::Swizzle(first_row, chunk);
   const std::byte* const head = pages.Head(kv_head) + chunk * 16;
 
-  PagePlace place[kRows];
-  bool live[kRows];
+  KeyPlace place[kRows];
+  TM_UNROLL
+  for (int i = 0; i < kRows; ++i)
+    place[i] = FindKey<kLanes>(run, pages.divisor, tile + first_row + i * kRowsAtOnce);
   TM_UNROLL
   for (int i = 0; i < kRows; ++i) {
-    // A row without a key takes the nearest one's address, for copies of no bytes.
-    const int position = tile + first_row + i * kRowsAtOnce;
-    const int listed = Min(Max(position, run.begin), run.end - 1);
-    live[i] = listed == position;
-    place[i] = FindPage<kLanes>(run.pages, pages.divisor, listed);
-  }
-  TM_UNROLL
-  for (int i = 0; i < kRows; ++i) {
-    const std::byte* const key = head + pages.Offset(place[i].page, place[i].offset);
+    const std::byte* const key = head + pages.Offset(place[i].at.page, place[i].at.offset);
     TM_UNROLL
     for (int j = 0; j < kPieces; ++j) {
       const int at = to + i * kRowsAtOnce * Shape::kRowBytes + j * kLanes * 16;
-      CopyAsync16(keys + at, key + j * kLanes * 16, live[i] ? 16 : 0);
-      CopyAsync16(values + at, key + pages.value_offset + j * kLanes * 16, live[i] ? 16 : 0);
+      CopyAsync16(keys + at, key + j * kLanes * 16, place[i].live ? 16 : 0);
+      CopyAsync16(values + at, key + pages.value_offset + j * kLanes * 16, place[i].live ? 16 : 0);
     }
   }
 }

@@ -28,22 +28,16 @@ inline constexpr int kRowLanes = 8;  // neighbours that copy a row together
 inline constexpr int kRowsAtOnce = kAttentionThreads / kRowLanes;
 inline constexpr int kRowsOfThread = kKeyTile / kRowsAtOnce;
 
-// Where a thread's rows of a tile lie. A row without a key takes the nearest one's place, for copies of no
-// bytes.
+// A thread's rows of a tile.
 struct CodedRowPlaces {
-  PagePlace place[kRowsOfThread];
-  bool live[kRowsOfThread];
+  KeyPlace row[kRowsOfThread];
 };
 
 TM_DEVICE CodedRowPlaces FindCodedRows(const KeyRun& keys, const PageDivisor& divisor, int tile) {
   CodedRowPlaces out;
   TM_UNROLL
-  for (int i = 0; i < kRowsOfThread; ++i) {
-    const int position = tile + ThreadX() / kRowLanes + i * kRowsAtOnce;
-    const int listed = Min(Max(position, keys.begin), keys.end - 1);
-    out.live[i] = listed == position;
-    out.place[i] = FindPage<kRowLanes>(keys.pages, divisor, listed);
-  }
+  for (int i = 0; i < kRowsOfThread; ++i)
+    out.row[i] = FindKey<kRowLanes>(keys, divisor, tile + ThreadX() / kRowLanes + i * kRowsAtOnce);
   return out;
 }
 
@@ -56,10 +50,10 @@ TM_DEVICE void CopyCodedNumbers(const DevicePages& pages, const CodedRows& rows,
   const int to = ThreadX() / kRowLanes * rows.number_bytes + from, step = kRowsAtOnce * rows.number_bytes;
   TM_UNROLL
   for (int i = 0; i < kRowsOfThread; ++i) {
-    const PagePlace& place = places.place[i];
-    const std::byte* const key = pages.Head(kv_head) + pages.Offset(place.page, place.offset) + from;
-    CopyAsync16(coded.Numbers(0) + to + i * step, key, places.live[i] ? 16 : 0);
-    CopyAsync16(coded.Numbers(1) + to + i * step, key + pages.value_offset, places.live[i] ? 16 : 0);
+    const auto& [at, live] = places.row[i];
+    const std::byte* const key = pages.Head(kv_head) + pages.Offset(at.page, at.offset) + from;
+    CopyAsync16(coded.Numbers(0) + to + i * step, key, live ? 16 : 0);
+    CopyAsync16(coded.Numbers(1) + to + i * step, key + pages.value_offset, live ? 16 : 0);
   }
 }
 
@@ -71,9 +65,10 @@ TM_DEVICE void CopyCodedScales(const KvScaleView& scale, const CodedRows& rows, 
     const int to = ThreadX() / kRowLanes * rows.scale_stride + from, step = kRowsAtOnce * rows.scale_stride;
     TM_UNROLL
     for (int i = 0; i < kRowsOfThread; ++i) {
-      const std::byte* const key = scale.Key(places.place[i].page, kv_head, places.place[i].offset) + from;
-      CopyAsync4(coded.Scales(0) + to + i * step, key, places.live[i] ? 4 : 0);
-      CopyAsync4(coded.Scales(1) + to + i * step, key + scale.strides.kv, places.live[i] ? 4 : 0);
+      const auto& [at, live] = places.row[i];
+      const std::byte* const key = scale.Key(at.page, kv_head, at.offset) + from;
+      CopyAsync4(coded.Scales(0) + to + i * step, key, live ? 4 : 0);
+      CopyAsync4(coded.Scales(1) + to + i * step, key + scale.strides.kv, live ? 4 : 0);
     }
   }
 }
@@ -95,18 +90,17 @@ template <typename Shape>
 TM_DEVICE void PutCodedRows(const AttentionRunParams& run, const CodedRows& rows, const KeyRun& keys,
                             int kv_head, int tile, const CodedTile<Shape>& coded) {
   static_assert(kAttentionThreads == 2 * kKeyTile);
-  const int half = ThreadX() / kKeyTile, row = ThreadX() % kKeyTile, position = tile + row;
-  const int listed = Min(Max(position, keys.begin), keys.end - 1);
-  const PagePlace place = FindPage<1>(keys.pages, run.pages.divisor, listed);
+  const int half = ThreadX() / kKeyTile, row = ThreadX() % kKeyTile;
+  const auto [at, live] = FindKey<1>(keys, run.pages.divisor, tile + row);
   if (!rows.numbers_in_pieces) {
-    const std::byte* const key = run.pages.Head(kv_head) + run.pages.Offset(place.page, place.offset);
+    const std::byte* const key = run.pages.Head(kv_head) + run.pages.Offset(at.page, at.offset);
     PutCodedRow(coded.Numbers(half) + row * rows.number_bytes, key + half * run.pages.value_offset,
-                rows.number_bytes, listed == position);
+                rows.number_bytes, live);
   }
   if (!rows.scales_in_words) {
-    const std::byte* const key = run.kv.scale.Key(place.page, kv_head, place.offset);
+    const std::byte* const key = run.kv.scale.Key(at.page, kv_head, at.offset);
     PutCodedRow(coded.Scales(half) + row * rows.scale_stride, key + half * run.kv.scale.strides.kv,
-                rows.scale_bytes, listed == position);
+                rows.scale_bytes, live);
   }
 }
 
