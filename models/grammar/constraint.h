@@ -25,8 +25,8 @@ struct ConstraintSpec {
 struct ConstraintLimits {
   int32_t max_bytes = 64 << 10;  // of `text`, or of all choices together
   int32_t max_depth = 64;        // brackets, or schemas, inside each other
-  int32_t max_repeats = 1024;    // {m,n}, minLength, maxItems and their like
-  int32_t max_size = 16384;      // symbols of the grammar, every repetition written out
+  int32_t max_repeats = 4096;    // {m,n}, minLength, maxItems and their like
+  int32_t max_size = 16384;  // symbols, every repetition written out; kPatternSymbols of a pattern are one
   int32_t max_choices = 1024;
   int64_t max_compile_ns = 1'500'000'000;       // of a processor, for what the bounds above let through
   int64_t max_cache_bytes = int64_t{64} << 20;  // of compiled grammars kept; the least recently used go first

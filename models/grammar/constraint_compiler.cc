@@ -1,6 +1,7 @@
 #include "models/grammar/constraint_compiler.h"
 
 #include <chrono>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -48,19 +49,19 @@ class ConstraintCompiler::Turn {
     {
       std::lock_guard lock(compiler_.mutex_);
       compiler_.compiling_.erase(key_);
-      if (compiled_ != nullptr) compiler_.Keep(key_, compiled_);
+      if (outcome_.has_value()) compiler_.Keep(key_, *outcome_);
     }
     compiler_.compiled_one_.notify_all();
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
-  void Give(std::shared_ptr<const Grammar> compiled) { compiled_ = std::move(compiled); }
+  void Give(const Outcome& outcome) { outcome_ = outcome; }
 
  private:
   ConstraintCompiler& compiler_;
   const std::string& key_;
-  std::shared_ptr<const Grammar> compiled_;
+  std::optional<Outcome> outcome_;
 };
 
 StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::Compile(const ConstraintSpec& spec,
@@ -70,31 +71,34 @@ StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::Compile(const Const
   TM_ASSIGN_OR_RETURN(std::shared_ptr<const Grammar> kept, FindOrTakeTurn(key, wanted));
   if (kept != nullptr) return kept;
   Turn turn(*this, key);
-  StatusOr<std::shared_ptr<const Grammar>> grammar = CompileNow(spec, wanted);
-  if (grammar.ok()) turn.Give(*grammar);
-  return grammar;
+  bool took_too_long = false;
+  const Outcome outcome = CompileNow(spec, wanted, &took_too_long);
+  if (outcome.ok() || took_too_long) turn.Give(outcome);
+  return outcome;
 }
 
-StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::FindOrTakeTurn(
-    const std::string& key, const std::function<bool()>& wanted) {
+ConstraintCompiler::Outcome ConstraintCompiler::FindOrTakeTurn(const std::string& key,
+                                                               const std::function<bool()>& wanted) {
   std::unique_lock lock(mutex_);
   const auto my_turn = [&] { return !compiling_.contains(key); };
   while (!compiled_one_.wait_for(lock, kLookWhileWaiting, my_turn)) {
     if (wanted && !wanted()) return NotWanted();
   }
-  if (std::shared_ptr<const Grammar> grammar = Find(key)) return grammar;
+  if (const Outcome* kept = Find(key)) return *kept;
   compiling_.insert(key);
   return std::shared_ptr<const Grammar>();
 }
 
-StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::CompileNow(
-    const ConstraintSpec& spec, const std::function<bool()>& wanted) const {
+ConstraintCompiler::Outcome ConstraintCompiler::CompileNow(const ConstraintSpec& spec,
+                                                           const std::function<bool()>& wanted,
+                                                           bool* took_too_long) const {
   TM_ASSIGN_OR_RETURN(const std::string ebnf, ToEbnf(spec));
   if (wanted && !wanted()) return NotWanted();
   GrammarWork work{.most_ns = limits_.max_compile_ns, .wanted = wanted};
-  StatusOr<std::shared_ptr<const Grammar>> grammar = backend_->Compile(ebnf, work);
-  if (!work.stopped) return grammar;
+  Outcome outcome = backend_->Compile(ebnf, work);
+  if (!work.stopped) return outcome;
   if (wanted && !wanted()) return NotWanted();
+  *took_too_long = true;
   return InvalidArgument("takes more than " + std::to_string(limits_.max_compile_ns / 1'000'000) +
                          " ms to compile (max_compile_ms); fewer or smaller repetitions are quicker");
 }
@@ -144,18 +148,20 @@ StatusOr<std::string> ConstraintCompiler::ToEbnf(const ConstraintSpec& spec) con
   return Internal("a constraint of no kind");
 }
 
-std::shared_ptr<const Grammar> ConstraintCompiler::Find(const std::string& key) {
+const ConstraintCompiler::Outcome* ConstraintCompiler::Find(const std::string& key) {
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return nullptr;
   kept_.splice(kept_.begin(), kept_, found->second);
-  return found->second->grammar;
+  return &found->second->outcome;
 }
 
-void ConstraintCompiler::Keep(const std::string& key, const std::shared_ptr<const Grammar>& grammar) {
-  ++stats_.compiled;
-  const int64_t bytes = grammar->memory_bytes() + static_cast<int64_t>(key.size());
+void ConstraintCompiler::Keep(const std::string& key, const Outcome& outcome) {
+  if (outcome.ok()) ++stats_.compiled;
+  const int64_t bytes =
+      static_cast<int64_t>(key.size()) +
+      (outcome.ok() ? (*outcome)->memory_bytes() : static_cast<int64_t>(outcome.status().message().size()));
   if (bytes > limits_.max_cache_bytes) return;
-  kept_.push_front({key, grammar, bytes});
+  kept_.push_front({key, outcome, bytes});
   by_key_[key] = kept_.begin();
   stats_.cached_bytes += bytes;
   while (stats_.cached_bytes > limits_.max_cache_bytes) {

@@ -1,8 +1,9 @@
-// ConstraintCompiler: from what a caller asked to a Grammar of this model's vocabulary; keeps what it
-// compiled.
+// ConstraintCompiler: from what a caller asked to a Grammar of this model's vocabulary; keeps what came of
+// it.
 //
 // Any thread; Compile takes milliseconds to seconds and belongs on a worker. Always: what is kept takes at
-// most max_cache_bytes; one constraint is compiled once at a time, others that want it wait for it.
+// most max_cache_bytes; one constraint is compiled once at a time, others that want it wait for it. What took
+// too long is kept as well: the same constraint has the same answer, and its time is not spent again.
 #pragma once
 
 #include <condition_variable>
@@ -48,23 +49,24 @@ class ConstraintCompiler {
   const ConstraintLimits& limits() const { return limits_; }
 
  private:
+  using Outcome = StatusOr<std::shared_ptr<const Grammar>>;
   struct Kept {
     std::string key;
-    std::shared_ptr<const Grammar> grammar;
+    Outcome outcome;
     int64_t bytes = 0;
   };
 
   // The right to compile `key`, given back with what came of it, whatever happens meanwhile.
   class Turn;
-  // What is kept, or the turn: once nobody else compiles the same.
-  StatusOr<std::shared_ptr<const Grammar>> FindOrTakeTurn(const std::string& key,
-                                                          const std::function<bool()>& wanted);
-  StatusOr<std::shared_ptr<const Grammar>> CompileNow(const ConstraintSpec& spec,
-                                                      const std::function<bool()>& wanted) const;
+  // What is kept, or null and the turn: once nobody else compiles the same.
+  Outcome FindOrTakeTurn(const std::string& key, const std::function<bool()>& wanted);
+  // Sets `*took_too_long` where that is what came of it.
+  Outcome CompileNow(const ConstraintSpec& spec, const std::function<bool()>& wanted,
+                     bool* took_too_long) const;
   StatusOr<std::string> ToEbnf(const ConstraintSpec& spec) const;
   Status CheckSize(const ConstraintSpec& spec) const;
-  std::shared_ptr<const Grammar> Find(const std::string& key);                       // holds mutex_
-  void Keep(const std::string& key, const std::shared_ptr<const Grammar>& grammar);  // holds mutex_
+  const Outcome* Find(const std::string& key);                // holds mutex_; null: not kept
+  void Keep(const std::string& key, const Outcome& outcome);  // holds mutex_
 
   const std::unique_ptr<GrammarBackend> backend_;
   const ConstraintLimits limits_;

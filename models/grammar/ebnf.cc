@@ -44,7 +44,7 @@ Ebnf EbnfLiteral(std::string_view utf8) {
 
 Ebnf EbnfPattern(const Pattern& pattern) {
   if (pattern.text.empty()) return EbnfEmpty();
-  Ebnf result{"Regex(\"", pattern.size};
+  Ebnf result{"Regex(\"", (pattern.size + kPatternSymbols - 1) / kPatternSymbols};
   for (const char c : pattern.text) {
     if (c == '\\') result.text += '\\';
     result.text += c;

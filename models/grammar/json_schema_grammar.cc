@@ -147,7 +147,7 @@ object ::= "{" space (member (space "," space member)* space)? "}"
 member ::= string space ":" space value
 array ::= "[" space (value (space "," space value)* space)? "]"
 string ::= Regex("\"([\\u{20}-\\u{21}\\u{23}-\\u{5B}\\u{5D}-\\u{7F}]|[\\u{80}-\\u{7FF}]|[\\u{800}-\\u{D7FF}\\u{E000}-\\u{FFFF}]|[\\u{10000}-\\u{10FFFF}]|\\\\([\"\\\\/bfnrt]|u([0-9A-CEFa-cef][0-9A-Fa-f]{3}|[Dd][0-7][0-9A-Fa-f]{2})))*\"()")
-space ::= [ \n\t]{0,16}
+space ::= Regex("[ \\n\\t]{0,16}()")
 integer ::= Regex("[\\-]{0,1}(0|[1-9][0-9]{0,17})()")
 number ::= Regex("[\\-]{0,1}(0|[1-9][0-9]{0,17})(\\.[0-9]{1,17}){0,1}([Ee][+\\-]{0,1}[0-9]{1,2}){0,1}()")
 )EBNF";

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kManyCharacters = 256;
 constexpr int64_t kSizeOfMany =
     12;  // of a class of many characters, in symbols: most tokens have to be tried there
-constexpr int64_t kMostAtOnce = 100;  // the library unrolls repetitions up to a bound not far above
+constexpr int64_t kMostAtOnce = 4096;  // the library unrolls repetitions up to this
 
 // Letters and digits stand for themselves, the rest is spelled by number.
 std::string Escaped(uint32_t code_point) {

@@ -19,6 +19,10 @@ namespace tramontane {
 inline constexpr int64_t kMostGrammarSize = int64_t{1} << 40;
 inline constexpr int64_t kUnbounded = -1;
 
+// What a pattern becomes is states of one automaton, and its masks are made as they are needed: so many of
+// its symbols cost as much as one of a rule.
+inline constexpr int64_t kPatternSymbols = 16;
+
 // Any of the elements side by side that may be empty may take the next character: what that costs, to compile
 // and at each token, grows with the square of their number. More are refused.
 inline constexpr int64_t kMostEmptySideBySide = 256;

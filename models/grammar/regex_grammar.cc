@@ -145,9 +145,10 @@ StatusOr<Pattern> RegexParser::Parse() {
 
 // Before a repetition is written out, and of the whole.
 Status RegexParser::CheckSize(int64_t size) const {
-  if (size <= limits_.max_size) return {};
+  const int64_t most = kPatternSymbols * limits_.max_size;
+  if (size <= most) return {};
   return Fault("comes to " + std::to_string(size) + " symbols with its repetitions written out; at most " +
-               std::to_string(limits_.max_size) + " are supported");
+               std::to_string(most) + " are supported");
 }
 
 StatusOr<Pattern> RegexParser::Alternatives(int32_t depth) {

@@ -1,5 +1,5 @@
 // The only file that includes xgrammar. The library throws; nothing leaves this file but a Status. It is
-// built so that it calls back from its loops (xgrammar/interruptible.patch), and can be stopped there.
+// built so that it calls back from its loops (xgrammar/changes.patch), and can be stopped there.
 #include <dlpack/dlpack.h>
 #include <xgrammar/compiler.h>
 #include <xgrammar/matcher.h>
@@ -81,8 +81,6 @@ void LogMessageImpl(const std::string&, int, int, const std::string&) {}
 
 namespace tramontane {
 namespace {
-
-constexpr int64_t kCrossGrammarCacheBytes = int64_t{32} << 20;  // of parts that grammars share
 
 void SetBit(std::span<uint32_t> mask, int32_t token) {
   mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
@@ -209,7 +207,7 @@ class XGrammarBackend final : public GrammarBackend {
       : vocabulary_(std::make_shared<const GrammarVocabulary>(std::move(vocabulary))),
         compiler_(xgrammar::TokenizerInfo(vocabulary_->pieces, xgrammar::VocabType::RAW, std::nullopt,
                                           vocabulary_->eos_ids),
-                  /*max_threads=*/1, /*cache_enabled=*/true, kCrossGrammarCacheBytes) {}
+                  /*max_threads=*/1, /*cache_enabled=*/false) {}
 
   StatusOr<std::shared_ptr<const Grammar>> Compile(const std::string& ebnf,
                                                    GrammarWork& work) const override {

@@ -79,7 +79,7 @@ TEST_F(ConstraintCompilerTest, TheLeastRecentlyUsedEntryGoesAndTheOthersStay) {
   EXPECT_FALSE(is_kept("b")) << "that one went";
 }
 
-TEST_F(ConstraintCompilerTest, WhatTakesTooLongIsRefusedByNameAndNotKept) {
+TEST_F(ConstraintCompilerTest, WhatTookTooLongIsRefusedByNameAndAgainWithoutCompiling) {
   limits_.max_compile_ns = 7'000'000;
   ConstraintCompiler& compiler = Make([this](GrammarWork& work) {
     EXPECT_EQ(work.most_ns, 7'000'000);
@@ -89,7 +89,10 @@ TEST_F(ConstraintCompilerTest, WhatTakesTooLongIsRefusedByNameAndNotKept) {
   const Status status = compiler.Compile(Regex("a")).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("7 ms to compile (max_compile_ms)"), std::string::npos) << status;
-  EXPECT_TRUE(compiler.Compile(Regex("a")).ok());
+  EXPECT_EQ(compiler.Compile(Regex("a")).status(), status);
+  EXPECT_EQ(calls_, 1);
+  EXPECT_EQ(compiler.stats().compiled, 0);
+  EXPECT_TRUE(compiler.Compile(Regex("b")).ok());
 }
 
 TEST_F(ConstraintCompilerTest, CompilingEndsOnceNobodyWaits) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -202,8 +203,8 @@ TEST_F(RegexGrammar, BoundsAreNamed) {
   std::string words = "end";
   for (int i = 0; i < 400; ++i) words += "|word" + std::to_string(i) + "s?";
   Matches(words, {"word7", "word399s"}, {"word", "words"});
-  EXPECT_EQ(Refusal(Kind::kRegex, "a{1025}"), "at byte 1: a repetition of more than 1024");
-  EXPECT_NE(Refusal(Kind::kRegex, "((a{1000}){1000}){1000}").find("at most 16384"), std::string::npos);
+  EXPECT_EQ(Refusal(Kind::kRegex, "a{4097}"), "at byte 1: a repetition of more than 4096");
+  EXPECT_NE(Refusal(Kind::kRegex, "((a{1000}){1000}){1000}").find("at most 262144"), std::string::npos);
   EXPECT_NE(Refusal(Kind::kRegex, std::string(70, '(') + "a" + std::string(70, ')')).find("more than 64"),
             std::string::npos);
   EXPECT_NE(Refusal(Kind::kRegex, std::string(70'000, 'a')).find("70000 bytes"), std::string::npos);
@@ -380,7 +381,7 @@ TEST_F(JsonSchemaGrammarTest, WhatIsNotSupportedIsNamedByItsPath) {
       {R"({"properties": {"a": false}})", ".properties.a: false allows no value at all"},
       {R"({"type": "integer", "minimum": 3, "maximum": 2})", ".minimum: leaves no number between the bounds"},
       {R"({"type": "string", "minLength": 3, "maxLength": 2})", ".maxLength: is less than minLength"},
-      {R"({"type": "string", "maxLength": 2000})", ".maxLength: is 2000; at most 1024 is supported"},
+      {R"({"type": "string", "maxLength": 5000})", ".maxLength: is 5000; at most 4096 is supported"},
       {R"({"type": "object", "minProperties": 2})", ".minProperties: above 1 is not supported"},
       {"[1]", "the schema: is not a schema (an object or a boolean)"},
   };
@@ -444,7 +445,7 @@ TEST_F(GrammarTest, MoreThanEbnfIsRefusedByName) {
   EXPECT_NE(refused("root ::= TagDispatch((\"a\", b))").find("the macro TagDispatch"), std::string::npos);
   EXPECT_NE(refused("root ::= \"a\" (= \"b\")").find("lookahead"), std::string::npos);
   EXPECT_NE(refused("root[max_tokens=3] ::= \"a\"").find("attributes"), std::string::npos);
-  EXPECT_NE(refused("root ::= \"a\"{2000}").find("more than 1024"), std::string::npos);
+  EXPECT_NE(refused("root ::= \"a\"{5000}").find("more than 4096"), std::string::npos);
   EXPECT_NE(refused("root ::= ((\"a\"{1000}){1000}){1000}").find("more than 16384"), std::string::npos);
   EXPECT_NE(refused("root ::= " + std::string(70, '(') + "\"a\"" + std::string(70, ')')).find("more than 64"),
             std::string::npos);
@@ -527,6 +528,97 @@ TEST_F(GrammarTest, OneSpaceAloneMayStandInFrontOfAMessageAndNoSecondOne) {
   EXPECT_TRUE(matcher->Accept(2));
   matcher->FillMask(mask);
   EXPECT_EQ(mask[0], 0b0001u);
+}
+
+// ---- tokens of many bytes -----------------------------------------------------------------------
+
+// Judged by the bytes alone: a token may come where all of its bytes may, one after the other.
+TEST_F(GrammarTest, ATokenMayComeExactlyWhereItsBytesMay) {
+  Texts pieces = {"</s>", "a",  "b",     "x",   " ",   "\"",   "\\",     "}",   ",",   "\xC3", "\xA9", "é",
+                  "é\"",  "éé", "ab\"}", "\"}", "\",", "a\"x", "{\"p\"", ":\"", "{\"", "p\":", "\n"};
+  for (const int length : {2, 3, 5, 11, 12, 13, 14, 20, 40}) {
+    const std::string run(static_cast<size_t>(length), 'a');
+    for (const char* end : {"", "b", "\"", "\"}", "\"x", "é", "\xC3"}) pieces.push_back(run + end);
+  }
+  const PieceTokenizer tokenizer(pieces);
+  const auto compiler = ConstraintCompiler::Create(tokenizer, tokenizer.vocab_size(), {0}, {});
+  const ConstraintSpec specs[] = {
+      {Kind::kJsonSchema,
+       R"({"properties": {"p": {"type": "string", "maxLength": 30}}, "required": ["p"]})",
+       {}},
+      {Kind::kJsonSchema,
+       R"({"properties": {"p": {"type": "string", "minLength": 14, "maxLength": 200}}})",
+       {}},
+      {Kind::kRegex, "a{0,25}b?", {}},
+      {Kind::kRegex, "(a|é){3,40}(ab)*\"?", {}},
+      {Kind::kRegex, "[^b]{0,18}|a{20}b", {}},
+      {Kind::kRegex, "(a{1,3}b|ax)*", {}},
+      {Kind::kGrammar, "root ::= word (\"x\" word)* \"\\\"\"?\nword ::= [ab]{1,15}", {}},
+  };
+  std::mt19937 random(1);
+  for (const ConstraintSpec& spec : specs) {
+    const auto by_piece = compiler->Compile(spec);
+    const auto by_byte = compiler_->Compile(spec);
+    ASSERT_TRUE(by_piece.ok() && by_byte.ok()) << spec.text;
+    const auto may_come = [&](const std::string& text) {
+      const auto matcher = (*by_byte)->NewMatcher(TextStart::kWithinMessage);
+      return std::all_of(text.begin(), text.end(),
+                         [&](char c) { return matcher->Accept(static_cast<unsigned char>(c)); });
+    };
+    const auto matcher = (*by_piece)->NewMatcher(TextStart::kWithinMessage);
+    std::vector<uint32_t> mask(MaskWords(tokenizer.vocab_size()));
+    std::string text;
+    for (int step = 0; step < 14; ++step) {
+      matcher->FillMask(mask);
+      std::vector<int32_t> allowed;
+      for (int32_t t = 1; t < tokenizer.vocab_size(); ++t) {
+        const std::string& piece = pieces[static_cast<size_t>(t)];
+        ASSERT_EQ(MaskAllows(mask, t), may_come(text + piece)) << spec.text << "\n"
+                                                               << text << " and then " << piece;
+        if (MaskAllows(mask, t)) allowed.push_back(t);
+      }
+      if (allowed.empty()) break;
+      const int32_t token = allowed[random() % allowed.size()];
+      ASSERT_TRUE(matcher->Accept(token));
+      text += pieces[static_cast<size_t>(token)];
+    }
+  }
+}
+
+// 8,000 states with a mask of their own are more than a grammar keeps of them.
+TEST_F(GrammarTest, MasksThatWereForgottenAreMadeAgain) {
+  std::mt19937 random(1);
+  ConstraintSpec spec{Kind::kChoice, "", {}};
+  while (spec.choices.size() < 1000) {
+    std::string& text = spec.choices.emplace_back();
+    for (int i = 0; i < 8; ++i) text += static_cast<char>('a' + random() % 26);
+  }
+  const auto grammar = compiler_->Compile(spec);
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  for (const std::string& text : spec.choices) ASSERT_TRUE(Takes(**grammar, text)) << text;
+  EXPECT_TRUE(Takes(**grammar, spec.choices[0]));
+  EXPECT_FALSE(Takes(**grammar, spec.choices[0].substr(0, 7) + "!"));
+}
+
+// By the default limits, of time too: pydantic's max_length over a vocabulary of today.
+TEST_F(GrammarTest, LongStringsCompileOverALargeVocabularyWithTheSameAnswerEachTime) {
+  Texts pieces = {"</s>", "\"", "{", "}", ":"};
+  std::mt19937 random(1);
+  while (pieces.size() < 131072) {
+    std::string& piece = pieces.emplace_back(1, ' ');
+    for (uint32_t n = 1 + random() % 12; n > 0; --n) piece += static_cast<char>('a' + random() % 26);
+  }
+  const PieceTokenizer tokenizer(std::move(pieces));
+  const auto compiler = ConstraintCompiler::Create(tokenizer, tokenizer.vocab_size(), {0}, {});
+  for (const int length : {50, 100, 2000}) {
+    const ConstraintSpec spec{
+        Kind::kJsonSchema,
+        R"({"properties": {"p": {"type": "string", "maxLength": )" + std::to_string(length) + "}}}",
+        {}};
+    const auto first = compiler->Compile(spec);
+    ASSERT_TRUE(first.ok()) << length << ": " << first.status();
+    EXPECT_EQ(*compiler->Compile(spec), *first);
+  }
 }
 
 // ---- what is stopped ----------------------------------------------------------------------------
