@@ -180,8 +180,8 @@ Status AddAppendSlots(const std::vector<int32_t>& append_indptr, int32_t page_si
   return Status::Ok();
 }
 
-StatusOr<Format> OpenPplRowFormat(const OpenPplAttributes& attributes, const OpenPplShape& shape, DType plain,
-                                  DType scales) {
+StatusOr<Format> OpenPplRowFormat(const OpenPplAttributes& attributes, const OpenPplShape& shape,
+                                  const Format& plain, DType scales) {
   const int32_t bits = attributes.quant_bit, group = attributes.quant_group;
   if (bits != 0 && bits != 8 && bits != 4) return Wrong("quant_bit", bits, "allowed are 0, 8 and 4");
   if (shape.has_scale != (bits != 0)) {
@@ -189,7 +189,10 @@ StatusOr<Format> OpenPplRowFormat(const OpenPplAttributes& attributes, const Ope
                                            : "is missing, and quant_bit is " + std::to_string(bits))
         .WithField("scale", FieldForm::kSubject);
   }
-  if (bits == 0) return Format(plain);
+  if (bits == 0) return plain;
+  if (plain == kBareInt8) {
+    return Wrong("quant_bit", bits, "keys and values come in int8, which only 0 takes: as they are");
+  }
   constexpr int32_t kLeast = 2, kMost = 1 << kMaxKvGroupLog2;
   if (group < kLeast || group > kMost || !std::has_single_bit(static_cast<uint32_t>(group)) ||
       shape.head_dim % group != 0) {

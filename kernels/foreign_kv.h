@@ -93,11 +93,14 @@ struct OpenPplShape {
   bool has_scale = false;
 };
 
-// Row format of the cache: `plain` where nothing is quantised, else integers with scales of `scales`.
-// Checked: quant_bit 0, 8 or 4; quant_group a power of two from 2 to 128 dividing head_dim; a scale buffer
-// exactly where quant_bit is not 0.
-StatusOr<Format> OpenPplRowFormat(const OpenPplAttributes& attributes, const OpenPplShape& shape, DType plain,
-                                  DType scales);
+// Rows of int8 as they come, which nothing scales: they are copied (kv_rows.h), and no op computes with them.
+inline constexpr Format kBareInt8 = {DType::kInt8, 0, 1, 0};
+
+// Row format of the cache: `plain` where nothing is quantised (f32, bf16, f16 or kBareInt8), else integers
+// with scales of `scales`. Checked: quant_bit 0, 8 or 4, and 0 of rows that come in int8; quant_group a power
+// of two from 2 to 128 dividing head_dim; a scale buffer exactly where quant_bit is not 0.
+StatusOr<Format> OpenPplRowFormat(const OpenPplAttributes& attributes, const OpenPplShape& shape,
+                                  const Format& plain, DType scales);
 
 // The view of one layer of a buffer in layout 0 to 3.
 StatusOr<KvLayerView> OpenPplView(const OpenPplAttributes& attributes, const OpenPplShape& shape, Format row,

@@ -221,6 +221,12 @@ TEST(OpenPplTest, AGroupMustDivideTheHeadAndAScaleGoesWithQuantBit) {
   EXPECT_THAT(refusal(3, 8, true), HasSubstr("quant_bit is 3, allowed are 0, 8 and 4"));
   EXPECT_THAT(refusal(8, 8, false), HasSubstr("scale is missing, and quant_bit is 8"));
   EXPECT_THAT(refusal(0, 8, true), HasSubstr("scale is given, and quant_bit is 0"));
+  const auto of_int8 = [](int32_t bits) {
+    return OpenPplRowFormat({.quant_bit = bits, .quant_group = 8},
+                            {.kv_heads = 1, .head_dim = 8, .has_scale = bits != 0}, kBareInt8, DType::kF16);
+  };
+  EXPECT_EQ(of_int8(0).value(), kBareInt8);
+  EXPECT_THAT(of_int8(4).status().message(), HasSubstr("quant_bit is 4, keys and values come in int8"));
 }
 
 // ---- FlashInfer's tables

@@ -17,12 +17,6 @@ const json& PartOf(const json& body, const char* key) {
   return found == body.end() || !found->is_object() ? kNothing : *found;
 }
 
-std::string NumberText(double number) {
-  char text[40];
-  std::snprintf(text, sizeof(text), "%.9g", number);
-  return text;
-}
-
 Status WrongSize(const std::string& field, int64_t got, int64_t wanted) {
   return InvalidArgument("has " + std::to_string(got) + " elements, expected " + std::to_string(wanted))
       .WithField(field, FieldForm::kSubject);
@@ -56,6 +50,12 @@ Status CompareJson(const std::string& path, const json& want, const json& got) {
 }
 
 }  // namespace
+
+std::string NumberText(double number) {
+  char text[40];
+  std::snprintf(text, sizeof(text), "%.9g", number);
+  return text;
+}
 
 Status Compare(const std::string& field, const VectorTensor& want, const std::vector<double>& got,
                Tolerance tolerance) {

@@ -60,6 +60,8 @@ class CaseRun {
   std::string skipped_;
 };
 
+std::string NumberText(double number);
+
 // The first difference of `got` from `want`, as an error in `field`.
 Status Compare(const std::string& field, const VectorTensor& want, const std::vector<double>& got,
                Tolerance tolerance);

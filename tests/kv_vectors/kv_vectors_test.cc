@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 
+#include "kernels/core/dtype.h"
 #include "tests/kv_vectors/case_run.h"
 #include "tests/kv_vectors/run.h"
 #include "tests/kv_vectors/vector_file.h"
@@ -492,7 +493,7 @@ TEST(KvVectorsTest, AnIndexThatIsNoWholeNumberIsNamed) {
   ASSERT_EQ(quantised["attrs"]["quant_bit"], 8);
   quantised["in"]["cache"] = {{"dtype", "f32"}, {"shape", quantised["in"]["cache"]["shape"]}, {"fill", 300}};
   EXPECT_THAT(RunText(machine, FileOf(quantised).dump()).text,
-              HasSubstr("in.cache.dtype is not i8, and quant_bit is 8"));
+              HasSubstr("in.cache.dtype is f32, not i8: quant_bit is 8"));
   const json masks = ReadJson(OwnFile("flashinfer.json"));
   for (json vector_case : masks["cases"]) {
     if (vector_case["kind"] != "flashinfer.mask") continue;
@@ -501,6 +502,108 @@ TEST(KvVectorsTest, AnIndexThatIsNoWholeNumberIsNamed) {
     EXPECT_THAT(RunText(machine, FileOf(vector_case).dump()).text,
                 HasSubstr("in.mask_data[0] is 256.0, not a whole number of 0 to 255"));
   }
+}
+
+// ---- OpenPPL's types ----------------------------------------------------------------------------
+
+// The first case of our file of such a T1 and quant_bit.
+json OpenPplCase(const std::string& t1, int32_t quant_bit) {
+  const json whole = ReadJson(OwnFile("openppl.json"));
+  for (const json& vector_case : whole["cases"]) {
+    const json& attrs = vector_case["attrs"];
+    if (attrs["t1"] == t1 && attrs["quant_bit"] == quant_bit) return vector_case;
+  }
+  ADD_FAILURE() << "no case of " << t1 << " with quant_bit " << quant_bit;
+  return {};
+}
+
+TEST(KvVectorsTest, OpenPplsTypesAreTakenInItsWordsToo) {
+  Machine machine = Cpu();
+  for (const auto& [ours, theirs] : {std::pair{"f32", "float32"}, {"f16", "float16"}, {"i8", "int8"}}) {
+    json vector_case = OpenPplCase(ours, 0);
+    vector_case["attrs"]["t1"] = theirs;
+    EXPECT_EQ(RunText(machine, FileOf(vector_case).dump()).outcome.passed, 1) << theirs;
+  }
+}
+
+TEST(KvVectorsTest, RowsOfOpenPplsCacheHaveItsTypeAndOutputsThatOfTheirKeys) {
+  Machine machine = Cpu();
+  const auto numbers = [](const char* type, const json& shape, double value) {
+    return json{{"dtype", type}, {"shape", shape}, {"fill", value}};
+  };
+  const auto ids = [](const json& shape, int value) {
+    return json{{"dtype", "i64"}, {"shape", shape}, {"fill", value}};
+  };
+  const double tenth = 0.1f, tenth_of_f16 = F16ToFloat(FloatToF16(0.1f));
+  const json row = {1, 1, 2}, cache = {1, 1, 2, 1, 2},
+             starts = {{"dtype", "i64"}, {"shape", {2}}, {"data", {0, 1}}};
+  const json call_in = {{"current_key", numbers("f32", row, tenth)},
+                        {"current_value", numbers("f32", row, tenth)},
+                        {"seqstarts", starts},
+                        {"kvstarts", starts},
+                        {"cachestarts", ids({1}, 0)},
+                        {"start_pos", ids({1}, 0)},
+                        {"max_seqlen", ids(json::array(), 1)},
+                        {"max_kvlen", ids(json::array(), 1)}};
+  const json attrs = {{"num_layer", 1},  {"layer_idx", 0},  {"quant_bit", 0},
+                      {"num_repeat", 1}, {"cache_mode", 0}, {"cache_layout", 0}};
+  const auto case_of = [&](const char* t1, const char* t2, double stored, double given) {
+    json made = {
+        {"kind", "openppl.key_value_cache"}, {"name", std::string(t1) + " over " + t2}, {"attrs", attrs}};
+    made["attrs"]["t1"] = t1;
+    made["in"]["cache"] = numbers(t2, cache, 0);
+    made["out"]["cache"] = numbers("f32", cache, stored);
+    const json out = {{"key", numbers("f32", row, given)}, {"value", numbers("f32", row, given)}};
+    made["calls"] = json::array({json{{"in", call_in}, {"out", out}}});
+    return made;
+  };
+  for (const json& vector_case :
+       {case_of("f32", "f32", tenth, tenth), case_of("f32", "f16", tenth_of_f16, tenth_of_f16),
+        case_of("f16", "f32", tenth, tenth_of_f16)}) {
+    const Ran ran = RunText(machine, FileOf(vector_case).dump());
+    EXPECT_EQ(ran.outcome.passed, 1) << ran.text;
+  }
+}
+
+TEST(KvVectorsTest, WhatInt8OfOpenPplCannotBeIsNamed) {
+  Machine machine = Cpu();
+  const json whole = OpenPplCase("i8", 0);
+  const json& cache_shape = whole["in"]["cache"]["shape"];
+  struct Edit {
+    const char* pointer;
+    json value;
+    const char* message;
+  };
+  const json scaled = {{"dtype", "i8"}, {"shape", cache_shape}, {"fill", 5}, {"scale", 0.5}};
+  const std::vector<Edit> edits = {
+      {"/attrs/t1", "bf16", "attrs.t1 is \"bf16\", not one of f32, f16, i8,"},
+      {"/attrs/quant_bit", 16, "quant_bit is 16, allowed are 0, 8 and 4"},
+      {"/in/scale", scaled, "scale is given, and quant_bit is 0"},
+      {"/in/cache",
+       {{"dtype", "f16"}, {"shape", cache_shape}, {"fill", 1}},
+       "in.cache.dtype is f16, not i8: t1 is int8, and quant_bit 0"},
+      {"/in/cache", scaled, "in.cache[0,0,0,0,0] is 2.5, no whole number of -128 to 127: t1 is int8"},
+      {"/calls/0/in/current_key",
+       {{"dtype", "i32"}, {"shape", {5, 2, 8}}, {"fill", 1}},
+       "calls[0].in.current_key.dtype is i32, not i8: t1 is int8"},
+      {"/calls/1/in/current_value",
+       {{"dtype", "i8"}, {"shape", {4, 2, 8}}, {"fill", 100}, {"scale", 2}},
+       "calls[1].in.current_value[0,0,0] is 200, no whole number of -128 to 127: t1 is int8"},
+  };
+  for (const Edit& edit : edits) {
+    json altered = whole;
+    altered[json::json_pointer(edit.pointer)] = edit.value;
+    altered["attrs"]["quant_group"] = 8;
+    EXPECT_THAT(RunText(machine, FileOf(altered).dump()).text, HasSubstr(edit.message));
+  }
+  json quantised = OpenPplCase("f32", 8);
+  quantised["attrs"]["t1"] = "i8";
+  EXPECT_THAT(RunText(machine, FileOf(quantised).dump()).text,
+              HasSubstr("quant_bit is 8, keys and values come in int8, which only 0 takes"));
+  quantised = OpenPplCase("f32", 8);
+  quantised["in"]["cache"]["scale"] = 0.5;
+  EXPECT_THAT(RunText(machine, FileOf(quantised).dump()).text,
+              HasSubstr("is 38.5, no whole number of -128 to 127: quant_bit is 8"));
 }
 
 TEST(KvVectorsTest, NanAgreesWithNanAlone) {

@@ -56,8 +56,8 @@ class Rows:
         self.shape = [rows, heads, dim]
         self.stored = [rng.randint(-spread, spread) for _ in range(rows * heads * dim)]
 
-    def tensor(self):
-        return packed(self.stored, "i8", self.shape, SCALE)
+    def tensor(self, scale=SCALE):
+        return packed(self.stored, "i8", self.shape, scale)
 
     def at(self, row, head):
         _, heads, dim = self.shape
@@ -338,6 +338,8 @@ def openppl(rng, mode, layout, bits, group, repeat, t1, t3, page_size=3):
         return place * width
     lead = {0: [tokens, layers, 2, heads], 1: [layers, tokens, 2, heads], 2: [layers, 2, tokens, heads],
             3: [layers, 2, heads, tokens]}[layout]
+    bare = t1 == "i8"  # whole numbers as they come
+    scale = None if bare else SCALE
     cache = [77 if bits else -128] * shape_size(lead + [x_bytes])
     scales = [-3.0] * shape_size(lead + [groups])
     starts = [2, 13] if mode == 0 else [[5, 0, 17, -1], [9, 21, 12, -1]]
@@ -350,7 +352,7 @@ def openppl(rng, mode, layout, bits, group, repeat, t1, t3, page_size=3):
 
     def store(token, which, head, stored):
         """Writes a row of numbers over 64; returns what reads give back."""
-        row = [v * SCALE for v in stored]
+        row = stored if bare else [v * SCALE for v in stored]
         if bits == 0:
             at = index(dim, token, which, head)
             cache[at:at + dim] = stored
@@ -389,15 +391,16 @@ def openppl(rng, mode, layout, bits, group, repeat, t1, t3, page_size=3):
         for which, name in enumerate(("key", "value")):
             numbers = [x for b in range(batch) for token in held[b] for h in range(heads * repeat)
                        for x in token[which][h // repeat]]
-            out[name] = f32(numbers, [sum(len(h) for h in held), heads * repeat, dim])
+            out[name] = packed(numbers, "i8" if bare else "f32", [sum(len(h) for h in held), heads * repeat, dim])
         kvlens = [len(h) for h in held]
         calls.append({"in": {
-            "current_key": k.tensor(), "current_value": v.tensor(), "seqstarts": ints(cumulative(seqlens), "i64"),
+            "current_key": k.tensor(scale), "current_value": v.tensor(scale), "seqstarts": ints(cumulative(seqlens), "i64"),
             "kvstarts": ints(cumulative(kvlens), "i64"), "start_pos": ints(start_pos, "i64"),
             "cachestarts": ints(starts, "i64") if mode == 0 else ints(sum(starts, []), "i64", [2, 4]),
             "max_seqlen": ints([max(seqlens)], "i64", []), "max_kvlen": ints([max(kvlens)], "i64", [])}, "out": out})
-    inputs = {"cache": {"dtype": "i8" if bits else t1, "shape": lead + [x_bytes], "fill": 77 if bits else -2.0}}
-    outputs = {"cache": packed(cache, "i8", lead + [x_bytes], None if bits else SCALE)}
+    inputs = {"cache": {"dtype": "i8" if bits else t1, "shape": lead + [x_bytes],
+                        "fill": 77 if bits else -128 if bare else -2.0}}
+    outputs = {"cache": packed(cache, "i8", lead + [x_bytes], None if bits else scale)}
     if bits:
         inputs["scale"] = {"dtype": t3, "shape": lead + [groups], "fill": -3.0}
         outputs["scale"] = packed(scales, t3, lead + [groups])
@@ -700,7 +703,9 @@ def files():
         for mode, layout, bits, group, repeat, t1, t3 in (
             (0, 0, 0, 8, 2, "f32", "f32"), (0, 1, 8, 4, 1, "f32", "f32"), (0, 2, 4, 8, 1, "f16", "f16"),
             (0, 3, 0, 8, 1, "f16", "f32"), (1, 0, 4, 2, 2, "f32", "f16"), (1, 1, 0, 8, 1, "f32", "f32"),
-            (1, 2, 8, 8, 1, "f16", "f16"), (1, 3, 4, 4, 3, "f32", "f32"))]
+            (1, 2, 8, 8, 1, "f16", "f16"), (1, 3, 4, 4, 3, "f32", "f32"))] + [
+        openppl(random.Random(34), mode, layout, 0, 8, repeat, "i8", "f32")
+        for mode, layout, repeat in ((0, 0, 1), (1, 3, 2))]
     yield "ascend", [
         ascend_full(9, 1, -65536.0), ascend_full(6, 100, 1.0), ascend_compressed(385, 128, "python"),
         ascend_compressed(700, 200, "cpp"), ascend_compressed(5, 64, "python"),

@@ -29,6 +29,7 @@ struct TypeFacts {
   double most;
 };
 
+// In the order of ElementType.
 constexpr std::array<TypeFacts, 7> kTypes = {{
     {"f32", ElementType::kF32, 4, -kMaxWhole, kMaxWhole},
     {"f16", ElementType::kF16, 2, -65504, 65504},
@@ -178,6 +179,8 @@ Status ReadFill(const TypeFacts& facts, const json& value, VectorTensor* tensor)
 }
 
 }  // namespace
+
+const char* ElementTypeName(ElementType type) { return kTypes[static_cast<size_t>(type)].name; }
 
 std::string IndexText(const std::vector<int64_t>& shape, int64_t element) {
   std::string text;

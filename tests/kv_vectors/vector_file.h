@@ -21,6 +21,7 @@ inline constexpr int64_t kMaxFileBytes = int64_t{1} << 28;
 inline constexpr int64_t kMaxTensorElements = int64_t{1} << 24;  // 8 bytes of memory each
 
 enum class ElementType { kF32, kF16, kI8, kU8, kI16, kI32, kI64 };
+const char* ElementTypeName(ElementType type);  // "f32"
 
 // A tensor as numbers: every type of the format fits a double, i64 within 2^53.
 struct VectorTensor {
