@@ -25,10 +25,10 @@ enum class Outcome {
   kRefused,      // no connection
   kTimeout,      // no end within the limit, whatever came before
   kHttpError,    // an answer with another status than 200; RequestRecord::status tells which
-  kStreamError,  // an error event, or a gRPC status, before the end; also after tokens
+  kStreamError,  // an error event, a finish that says so, or a gRPC status, before the end; also after tokens
   kClosedEarly,  // the connection ended before a finish reason or [DONE]
   kGarbage,      // not HTTP, not chunks, not server-sent events, not JSON
-  kNoContent,    // a proper end, and nothing of the content kind before it
+  kNoContent,    // a proper end, and nothing before it that an answer is told by
   kUnfinished,   // under way when the run's drain time was over
 };
 

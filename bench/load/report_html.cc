@@ -79,8 +79,10 @@ Chart Rates(const RunResult& result) {
     intended[static_cast<int64_t>(SecondsOf(result, record.intended_ns))] += 1;
     if (record.outcome != Outcome::kOk) {
       failed[static_cast<int64_t>(SecondsOf(result, record.intended_ns))] += 1;
-    } else if (!record.content_ns.empty()) {
-      ended[static_cast<int64_t>(SecondsOf(result, record.content_ns.back()))] += 1;
+    } else {
+      const int64_t end_ns =
+          record.content_ns.empty() ? record.done_ns.value_or(record.intended_ns) : record.content_ns.back();
+      ended[static_cast<int64_t>(SecondsOf(result, end_ns))] += 1;
     }
   }
   Chart chart{"Rate", "s of the run", "requests a second", false, {}};

@@ -36,6 +36,7 @@ void PutMetric(const MetricSummary& summary, const std::string& name, OrderedJso
 void PutSummary(const Summary& summary, OrderedJson* json) {
   (*json)["duration"] = summary.duration_s;
   (*json)["completed"] = summary.completed;
+  (*json)["completed_without_content"] = summary.without_content;
   (*json)["failed"] = summary.failed;
   (*json)["total_input_tokens"] = summary.input_tokens;
   (*json)["total_output_tokens"] = summary.output_tokens;

@@ -76,14 +76,16 @@ void WriteMetric(const MetricSummary& summary, Metric metric, std::ostream& out)
 
 void WriteVerdicts(const std::vector<SloVerdict>& verdicts, std::ostream& out) {
   for (const SloVerdict& verdict : verdicts) {
-    const std::string measured =
-        verdict.measured ? NumberText(*verdict.measured) : "none: falls on a failure";
+    const std::string measured = verdict.measured           ? NumberText(*verdict.measured)
+                                 : verdict.falls_on_failure ? "none: falls on a failure"
+                                                            : "none: no sample";
     Row(out, (verdict.holds ? "met     " : "MISSED  ") + verdict.text, measured);
   }
 }
 
 void WriteCounts(const Summary& summary, std::ostream& out) {
   Row(out, "Successful requests", summary.completed);
+  if (summary.without_content > 0) Row(out, "  without content", summary.without_content);
   Row(out, "Failed requests", summary.failed);
   for (const auto& [name, count] : summary.failures) Row(out, "  " + name, count);
   Row(out, "Duration (s)", Fixed(summary.duration_s));
@@ -149,7 +151,10 @@ void WriteFound(const FoundRate& found, std::ostream& out) {
     out << (probe.is_confirmation ? "confirm " : "probe   ") << RightAligned(Fixed(probe.rate), 12)
         << (probe.holds ? "  holds" : "  misses") << (probe.steady ? "" : ", not steady");
     for (const SloVerdict& verdict : probe.verdicts) {
-      out << "  " << verdict.text << ": " << (verdict.measured ? Fixed(*verdict.measured) : "failure");
+      out << "  " << verdict.text << ": "
+          << (verdict.measured           ? Fixed(*verdict.measured)
+              : verdict.falls_on_failure ? "failure"
+                                         : "no sample");
     }
     out << '\n';
   }

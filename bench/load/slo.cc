@@ -98,9 +98,11 @@ std::vector<double> PercentilesOf(const Slo& slo) {
 std::vector<SloVerdict> Judge(const Slo& slo, const Summary& summary) {
   std::vector<SloVerdict> verdicts;
   for (const SloClause& clause : slo) {
-    SloVerdict verdict{clause.text, Measured(clause, summary), false};
+    SloVerdict verdict{.text = clause.text, .measured = Measured(clause, summary)};
     if (verdict.measured) {
       verdict.holds = clause.is_success ? *verdict.measured > clause.limit : *verdict.measured < clause.limit;
+    } else {
+      verdict.falls_on_failure = summary.failed > 0;
     }
     verdicts.push_back(std::move(verdict));
   }

@@ -40,7 +40,8 @@ std::vector<double> PercentilesOf(const Slo& slo);
 // falls on a failure, and a mean or median beside any failure that moves it, misses.
 struct SloVerdict {
   std::string text;
-  std::optional<double> measured;  // nothing where it falls on a failure
+  std::optional<double> measured;  // nothing where it falls on a failure, or nothing gave a sample: it misses
+  bool falls_on_failure = false;
   bool holds = false;
 };
 std::vector<SloVerdict> Judge(const Slo& slo, const Summary& summary);

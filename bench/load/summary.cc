@@ -91,6 +91,7 @@ void Count(const RequestRecord& record, const SummaryOptions& options, Summary* 
     return;
   }
   ++summary->completed;
+  if (record.content_ns.empty()) ++summary->without_content;
   summary->input_tokens += record.input_tokens;
   summary->output_tokens += record.output_tokens;
   ++summary->output_tokens_from[std::string(TokenCountFromName(record.output_tokens_from))];

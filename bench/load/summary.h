@@ -45,6 +45,7 @@ struct MetricSummary {
 struct Summary {
   int64_t measured = 0;  // completed and failed
   int64_t completed = 0;
+  int64_t without_content = 0;  // of completed: they have no latency but `done`
   int64_t failed = 0;
   std::map<std::string, int64_t> failures;  // by name; all names that came but "ok", which is completed
   double duration_s = 0;                    // from the window's begin to the last end of what is measured

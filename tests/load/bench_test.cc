@@ -281,6 +281,27 @@ TEST(BenchTest, OutcomesAreCountedByName) {
                                               {"unfinished", 10}}));
 }
 
+TEST(BenchTest, AnswersWithoutContentAreToldBesideTheOthers) {
+  Bench bench;
+  bench.server_options.without_content = [](const auto& request) { return request.index % 5 == 0; };
+  EXPECT_EQ(bench.RunWith({"--rate", "50", "--requests", "50"}), 0);
+  EXPECT_EQ(bench.Result()["completed"], 50);
+  EXPECT_EQ(bench.Result()["completed_without_content"], 10);
+  EXPECT_EQ(bench.Result()["failed"], 0);
+  EXPECT_THAT(bench.out, AllOf(HasSubstr("  without content:                10\n"),
+                               HasSubstr("--- ttft, ms (40 samples)")));
+  EXPECT_TRUE(bench.Lines()[0]["ttft_ms"].is_null());
+  EXPECT_FALSE(bench.Lines()[0]["done_ms"].is_null());
+
+  // Of nothing else there is no latency, and no limit is shown to hold.
+  bench.server_options.without_content = [](const auto&) { return true; };
+  EXPECT_EQ(bench.RunWith({"--rate", "50", "--requests", "50", "--slo", "ttft_p99<1000"}), 3);
+  EXPECT_EQ(bench.Result()["completed"], 50);
+  EXPECT_TRUE(bench.Result()["p99_ttft_ms"].is_null());
+  EXPECT_THAT(bench.out, HasSubstr("none: no sample"));
+  EXPECT_THAT(bench.File("html"), AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+}
+
 TEST(BenchTest, TheKeyIsInNoOutput) {
   Bench bench;
   bench.key = "sk-very-secret";

@@ -37,6 +37,10 @@ void QueueServer::Send(OutgoingRequest request, Done done) {
     for (int32_t i = 0; i < request.output_tokens; ++i)
       record.content_ns.push_back(first + i * options_.gap_ns);
     record.done_ns = record.content_ns.back();
+    if (options_.without_content(request)) {
+      record.content_ns.clear();
+      record.output_tokens = 0;
+    }
     record.status = 200;
     const Outcome outcome = options_.outcome(request);
     clock_.At(*record.done_ns, [this, number, outcome] { End(number, outcome); });

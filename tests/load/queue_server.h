@@ -43,6 +43,8 @@ struct QueueServerOptions {
   std::function<Outcome(const OutgoingRequest&)> outcome = [](const OutgoingRequest&) {
     return Outcome::kOk;
   };
+  // Whether it answers without a token.
+  std::function<bool(const OutgoingRequest&)> without_content = [](const OutgoingRequest&) { return false; };
   bool silent = false;                       // answers nothing
   std::string error = "as the test has it";  // of what does not end well
   int32_t more_input_tokens = 0;             // by usage, than there were ids

@@ -103,6 +103,35 @@ TEST(SummaryTest, CountsRatesAndFailures) {
   EXPECT_DOUBLE_EQ(summary.most_output_tokens_in_a_second, 24);  // failures' tokens were sent too
 }
 
+// They count as answers, and move no latency.
+TEST(SummaryTest, AnswersWithoutContentAreSuccessesWithoutLatencies) {
+  const auto empty = [](int64_t index) {
+    RequestRecord record = Record(index, 100.0 * static_cast<double>(index), 100);
+    record.content_ns.clear();
+    record.output_tokens = 0;
+    return record;
+  };
+  SummaryOptions options;
+  options.goodput = {{Metric::kTtft, 200}};
+  const Summary some = Summarize({Record(0, 0, 100, {10}), empty(1), empty(2)}, kStart, options);
+  EXPECT_EQ(some.completed, 3);
+  EXPECT_EQ(some.without_content, 2);
+  EXPECT_EQ(some.failed, 0);
+  EXPECT_EQ(some.Of(Metric::kTtft).samples, 1);
+  EXPECT_EQ(some.Of(Metric::kTtft).censored_percentiles.at(99), 100);
+  EXPECT_EQ(some.output_tokens, 2);
+  EXPECT_DOUBLE_EQ(*some.goodput, 3 / some.duration_s);
+
+  const Summary none = Summarize({empty(0), empty(1)}, kStart, {});
+  EXPECT_EQ(none.completed, 2);
+  EXPECT_EQ(none.output_token_rate, 0);
+  EXPECT_EQ(none.most_output_tokens_in_a_second, 0);
+  for (const Metric metric : kMetrics) {
+    EXPECT_EQ(none.Of(metric).mean, std::nullopt) << MetricName(metric);
+    EXPECT_EQ(none.Of(metric).censored_percentiles.at(99), std::nullopt) << MetricName(metric);
+  }
+}
+
 TEST(SummaryTest, GoodIsWhatKeepsEveryLimit) {
   std::vector<RequestRecord> records = {Record(0, 0, 100, {10}), Record(1, 0, 300, {10}),
                                         Record(2, 0, 100, {90}), Record(3, 0, 100, {10}), Record(4, 0, 200)};

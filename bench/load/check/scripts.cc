@@ -104,12 +104,16 @@ Script StatusAnswer(int32_t status, const std::string& retry_after, const std::s
                   ScriptEnd::kKeep);
 }
 
-Script NoContent() {
+Script NoTokens() {
   StreamScript stream;
   stream.chat = true;
   stream.events = 0;
   const std::string role = R"({"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]})";
   return OneWrite(kStreamHead + InChunk(EventOf(role) + EndOf(stream)) + "0\r\n\r\n", ScriptEnd::kKeep);
+}
+
+Script NothingButDone() {
+  return OneWrite(kStreamHead + InChunk("data: [DONE]\n\n") + "0\r\n\r\n", ScriptEnd::kKeep);
 }
 
 Script Silent() { return OneWrite(kStreamHead, ScriptEnd::kHold); }

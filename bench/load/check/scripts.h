@@ -27,7 +27,8 @@ Script Stream(const StreamScript& stream);
 Script BrokenOff(const StreamScript& stream, ScriptEnd end);
 Script ErrorEventAfter(const StreamScript& stream);
 Script StatusAnswer(int32_t status, const std::string& retry_after, const std::string& message);
-Script NoContent();           // role, empty, finish, usage, [DONE]
+Script NoTokens();  // role, empty, finish, usage, [DONE]
+Script NothingButDone();
 Script Silent();              // the head, and nothing more
 Script SilentFromTheBegin();  // nothing at all
 Script SlowHead(

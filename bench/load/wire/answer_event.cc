@@ -257,7 +257,9 @@ class EventScanner {
         if (kind == Kind::kString && !text.empty()) event_.has_content = true;
         break;
       case Place::kFinishReason:
-        if (kind == Kind::kString && !text.empty()) event_.finishes = true;
+        if (kind != Kind::kString || text.empty()) break;
+        event_.finishes = true;
+        if (text == "error" || text == "abort") event_.fails = true;
         break;
       case Place::kError:
         if (kind != Kind::kNull) event_.is_error = true;

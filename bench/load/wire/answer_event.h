@@ -17,6 +17,7 @@ struct AnswerEvent {
   bool has_choices = false;                  // `choices` has an element
   bool has_content = false;                  // text, reasoning, tool arguments or token ids, in any choice
   bool finishes = false;                     // a finish reason, in any choice
+  bool fails = false;                        // one that tells of no answer: "error", "abort"
   bool has_timing = false;                   // a top-level `timing` that is an object
   int32_t ids = 0;                           // output token ids in it
   int32_t logprobs = 0;                      // tokens that its log probabilities are of

@@ -100,8 +100,7 @@ void AnswerReader::ReadBody(std::string_view body, int64_t at_ns) {
 
 void AnswerReader::ReadEvent(const ServerSentEvent& event, int64_t at_ns) {
   if (WithoutSpaces(event.data) == kDone) {
-    record_->done_ns = at_ns;
-    return Finish(record_->content_ns.empty() ? Outcome::kNoContent : Outcome::kOk, "nothing but [DONE]");
+    return FinishProperly(at_ns, "[DONE]");
   }
   if (event.name == "error") return Finish(Outcome::kStreamError, WhyOf(event.data));
   if (WithoutSpaces(event.data).empty()) return;  // what some servers send to keep a stream alive
@@ -109,6 +108,9 @@ void AnswerReader::ReadEvent(const ServerSentEvent& event, int64_t at_ns) {
   const std::optional<AnswerEvent> read = ReadAnswerEvent(event.data, &fault);
   if (!read) return Finish(Outcome::kGarbage, fault);
   if (read->is_error) return Finish(Outcome::kStreamError, WhyOf(event.data));
+  if (read->fails) {
+    return Finish(Outcome::kStreamError, "a choice ended with an error: " + std::string(event.data));
+  }
   if (read->has_choices && !record_->first_any_ns) record_->first_any_ns = at_ns;
   if (read->has_content) {
     if (record_->content_ns.size() == kMaxContentEvents) {
@@ -145,14 +147,19 @@ void AnswerReader::EndOfMessage(int64_t at_ns) {
   }
   events_.End();
   if (!events_.fault().empty()) return Finish(Outcome::kGarbage, events_.fault());
-  record_->done_ns = at_ns;
-  if (record_->content_ns.empty()) {
-    return Finish(Outcome::kNoContent, "the stream ended with nothing of content in it");
-  }
-  if (!has_finish_) {
+  if (!has_finish_ && !record_->content_ns.empty()) {
+    record_->done_ns = at_ns;
     return Finish(Outcome::kClosedEarly, "the stream ended with neither a finish reason nor [DONE]");
   }
-  Finish(Outcome::kOk, "");
+  FinishProperly(at_ns, "its end");
+}
+
+// An answer may have no token: a finish reason tells of it, or a count of none.
+void AnswerReader::FinishProperly(int64_t at_ns, const std::string& end) {
+  record_->done_ns = at_ns;
+  const bool is_answer =
+      !record_->content_ns.empty() || has_finish_ || (has_usage_ && record_->output_tokens == 0);
+  Finish(is_answer ? Outcome::kOk : Outcome::kNoContent, "neither content nor a finish reason before " + end);
 }
 
 void AnswerReader::Close(int64_t at_ns, const std::string& how) {
@@ -161,11 +168,7 @@ void AnswerReader::Close(int64_t at_ns, const std::string& how) {
   if (http_.Close() && !was_ended && has_finish_) return EndOfMessage(at_ns);
   const bool is_error_reply = http_.has_head() && record_->status != 200;
   if (is_error_reply) return EndOfMessage(at_ns);
-  if (has_finish_) {
-    record_->done_ns = at_ns;
-    return Finish(record_->content_ns.empty() ? Outcome::kNoContent : Outcome::kOk,
-                  "a finish reason, and no content before it");
-  }
+  if (has_finish_) return FinishProperly(at_ns, "its end");
   events_.End();
   if (!events_.fault().empty()) return Finish(Outcome::kGarbage, events_.fault());
   const std::string place = !has_bytes_         ? " before any byte of the answer"
@@ -187,7 +190,8 @@ void AnswerReader::Finish(Outcome outcome, const std::string& error) {
 
 void AnswerReader::CountOutput() {
   const int64_t events = static_cast<int64_t>(record_->content_ns.size());
-  if (has_usage_) {
+  // Some servers send a count of 0 with their first event and no other.
+  if (has_usage_ && (record_->output_tokens > 0 || events == 0)) {
     record_->output_tokens_from = TokenCountFrom::kUsage;
   } else if (ids_ > 0) {
     record_->output_tokens = static_cast<int32_t>(ids_);
@@ -195,7 +199,7 @@ void AnswerReader::CountOutput() {
   } else if (logprobs_ > 0) {
     record_->output_tokens = static_cast<int32_t>(logprobs_);
     record_->output_tokens_from = TokenCountFrom::kLogprobs;
-  } else if (rules_->count_tokens) {
+  } else if (rules_->count_tokens && events > 0) {
     record_->output_tokens = rules_->count_tokens(text_);
     record_->output_tokens_from = TokenCountFrom::kTokenizer;
   } else {

@@ -58,6 +58,7 @@ class AnswerReader {
   void ReadEvent(const ServerSentEvent& event, int64_t at_ns);
   void ReadHead(int64_t at_ns);
   void EndOfMessage(int64_t at_ns);
+  void FinishProperly(int64_t at_ns, const std::string& end);
   void Finish(Outcome outcome, const std::string& error);
   void CountOutput();
 

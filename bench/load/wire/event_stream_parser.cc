@@ -78,7 +78,9 @@ void EventStreamParser::ReadField(std::string_view line) {
   const std::string_view name = NameOf(line);
   std::string_view value = line.substr(std::min(name.size() + 1, line.size()));
   if (value.starts_with(' ')) value.remove_prefix(1);
-  if (name == "data") {
+  const bool is_error = name == "error";
+  if (name == "data" || is_error) {
+    if (is_error) name_ = "error";
     if (has_data_) data_.push_back('\n');
     data_.append(value);
     has_data_ = true;

@@ -4,7 +4,8 @@
 //
 // Stricter than the standard in one thing: there every text is an event stream, here a line that is neither
 // a comment nor begins with the name of a field ("<html>", "{\"id\": 1") is a fault. Bytes that are not UTF-8
-// are passed on as they are.
+// are passed on as they are. A field `error`, which no standard has and llama.cpp wrote for years, is the
+// data of an event called error.
 #pragma once
 
 #include <cstddef>

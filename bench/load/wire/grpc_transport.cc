@@ -329,12 +329,10 @@ void GrpcCall::Judge(const grpc::Status& status) {
     if (!fault_.empty()) {
       record_.outcome = Outcome::kStreamError;
       record_.error = fault_;
-    } else if (record_.content_ns.empty()) {
-      record_.outcome = Outcome::kNoContent;
-      record_.error = "the stream ended with nothing of content in it";
     } else if (!has_finish_) {
-      record_.outcome = Outcome::kClosedEarly;
-      record_.error = "the stream ended without a finish";
+      record_.outcome = record_.content_ns.empty() ? Outcome::kNoContent : Outcome::kClosedEarly;
+      record_.error = record_.content_ns.empty() ? "neither content nor a finish before the stream's end"
+                                                 : "the stream ended without a finish";
     }
     return;
   }

@@ -109,6 +109,20 @@ TEST(AnswerEvent, IsWhatServersMeanByIt) {
   }
 }
 
+TEST(AnswerEvent, SomeFinishReasonsTellOfNoAnswer) {
+  for (const char* reason : {"error", "abort"}) {
+    const AnswerEvent event =
+        MustRead(R"({"choices":[{"delta":{},"finish_reason":")" + std::string(reason) + R"("}]})");
+    EXPECT_TRUE(event.finishes && event.fails) << reason;
+  }
+  for (const char* reason : {"stop", "length", "tool_calls", "content_filter"}) {
+    const AnswerEvent event =
+        MustRead(R"({"choices":[{"text":"","finish_reason":")" + std::string(reason) + R"("}]})");
+    EXPECT_TRUE(event.finishes) << reason;
+    EXPECT_FALSE(event.fails) << reason;
+  }
+}
+
 TEST(AnswerEvent, TakesUsageOnlyWhereItIsACount) {
   const AnswerEvent usage =
       MustRead(R"({"usage":{"prompt_tokens":512,"completion_tokens":0,"total_tokens":512}})");

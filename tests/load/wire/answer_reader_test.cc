@@ -104,7 +104,49 @@ std::vector<Transcript> Transcripts() {
                  kStreamHead + Chunk(Data(R"({"choices":[{"delta":{"role":"assistant","content":""}}]})")) +
                      Chunk(Data(kStop)) + Chunk(Data(R"({"choices":[],"usage":{"completion_tokens":0}})")) +
                      Chunk("data: [DONE]\n\n") + "0\r\n\r\n",
-                 false, Outcome::kNoContent, 0, 0, TokenCountFrom::kUsage, true});
+                 false, Outcome::kOk, 0, 0, TokenCountFrom::kUsage, true});
+  const auto no_tokens = [&](const std::string& name, const std::string& events, Outcome outcome,
+                             TokenCountFrom from = TokenCountFrom::kEvents) {
+    all.push_back(
+        {"no tokens: " + name, kStreamHead + Chunk(events) + "0\r\n\r\n", false, outcome, 0, 0, from, true});
+  };
+  const std::string done = "data: [DONE]\n\n";
+  const std::string empty_chat = R"({"choices":[{"delta":{"content":""},"finish_reason":"stop"}]})";
+  const std::string none = R"({"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":0}})";
+  const std::string role = R"({"choices":[{"delta":{"role":"assistant","content":""}}]})";
+  no_tokens("an empty chunk that finishes, usage", Data(empty_chat) + Data(none) + done, Outcome::kOk,
+            TokenCountFrom::kUsage);
+  no_tokens(
+      "usage in the chunk that finishes",
+      Data(R"({"choices":[{"text":"","finish_reason":"stop"}],"usage":{"completion_tokens":0}})") + done,
+      Outcome::kOk, TokenCountFrom::kUsage);
+  no_tokens("an empty chunk that finishes", Data(empty_chat) + done, Outcome::kOk);
+  no_tokens("role, finish, no [DONE]", Data(role) + Data(kStop), Outcome::kOk);
+  no_tokens("a call's name alone",
+            Data(R"({"choices":[{"delta":{"tool_calls":[{"function":{"name":"f","arguments":""}}]}}]})") +
+                Data(R"({"choices":[{"delta":{},"finish_reason":"tool_calls"}]})") + done,
+            Outcome::kOk);
+  no_tokens("usage of none alone", Data(none) + done, Outcome::kOk, TokenCountFrom::kUsage);
+  no_tokens("[DONE] alone", done, Outcome::kNoContent);
+  no_tokens("role alone", Data(role) + done, Outcome::kNoContent);
+  no_tokens("role alone, no [DONE]", Data(role), Outcome::kNoContent);
+  no_tokens("finished by an error", Data(R"({"choices":[{"text":"","finish_reason":"error"}]})") + done,
+            Outcome::kStreamError);
+  no_tokens("finished by an abort",
+            Data(role) + Data(R"({"choices":[{"delta":{},"finish_reason":"abort"}]})") + done,
+            Outcome::kStreamError);
+  no_tokens("llama.cpp's field of an error", "error: {\"code\":500,\"message\":\"full\"}\n\n" + done,
+            Outcome::kStreamError);
+  all.push_back({"no tokens, closed behind the finish", kCloseHead + Data(empty_chat), true, Outcome::kOk});
+  all.push_back({"no tokens, closed before a finish", kCloseHead + Data(role), true, Outcome::kClosedEarly});
+  all.push_back({"tokens that were not shown",
+                 kStreamHead + Chunk(Data(role) + Data(kStop) + Data(kUsage) + done) + "0\r\n\r\n", false,
+                 Outcome::kOk, 0, 5, TokenCountFrom::kUsage, true});
+  all.push_back({"usage of tokens and no choice", kStreamHead + Chunk(Data(kUsage) + done) + "0\r\n\r\n",
+                 false, Outcome::kNoContent, 0, 5, TokenCountFrom::kUsage, true});
+  all.push_back({"a count of none beside content",
+                 kStreamHead + Chunk(Data(none) + Data(Text("a")) + Data(kStop) + done) + "0\r\n\r\n", false,
+                 Outcome::kOk, 1, 1, TokenCountFrom::kEvents, true});
   all.push_back({"an empty body", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", false, Outcome::kNoContent,
                  0, 0, TokenCountFrom::kEvents, true});
   all.push_back({"429",
@@ -298,6 +340,14 @@ TEST(AnswerReader, ATokenizerCountsWhereTheServerTellsNothing) {
   EXPECT_TRUE(reader.complete());
   EXPECT_EQ(record.output_tokens, 30);
   EXPECT_EQ(record.output_tokens_from, TokenCountFrom::kTokenizer);
+
+  // Tokenizers that add a first token count one in nothing.
+  RequestRecord empty;
+  rules.count_tokens = [](const std::string&) { return 1; };
+  AnswerReader of_nothing(&empty, rules);
+  of_nothing.Read(kStreamHead + Chunk(Data(kStop)) + Chunk("data: [DONE]\n\n"), 1);
+  EXPECT_EQ(empty.outcome, Outcome::kOk);
+  EXPECT_EQ(empty.output_tokens, 0);
 }
 
 TEST(AnswerReader, ASecretThatAServerRepeatsIsInNoRecord) {

@@ -51,6 +51,11 @@ TEST(EventStreamParser, AnEventWithoutDataIsNone) {
   EXPECT_THAT(AllEvents(": keep-alive\n\nretry: 10\n\nother_field: 1\n\n"), IsEmpty());
 }
 
+TEST(EventStreamParser, AFieldCalledErrorIsAnEventOfThatName) {
+  EXPECT_THAT(AllEvents("error: {\"code\": 500}\n\ndata: x\n\n"),
+              ElementsAre(Pair("error", "{\"code\": 500}"), Pair("", "x")));
+}
+
 TEST(EventStreamParser, AByteOrderMarkMayLeadTheStream) {
   EXPECT_THAT(AllEvents("\xEF\xBB\xBF"
                         "data: x\n\n"),

@@ -125,7 +125,8 @@ TEST(HttpTransport, EveryKindOfEndHasItsOutcome) {
       {"closed_early", BrokenOff(stream, ScriptEnd::kClose), 3},
       {"closed_early", BrokenOff(stream, ScriptEnd::kReset), 3},
       {"closed_early", ClosedWithoutAByte(), 0},
-      {"no_content", NoContent(), 0},
+      {"ok", NoTokens(), 0},
+      {"no_content", NothingButDone(), 0},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.name);

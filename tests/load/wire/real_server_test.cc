@@ -140,6 +140,13 @@ class BadService final : public v1::Inference::Service {
       writer->Write(event);
       return grpc::Status::OK;
     }
+    if (request->request_id() == "finished") {
+      event.mutable_finished()->set_reason(v1::FINISH_REASON_STOP);
+      event.mutable_finished()->mutable_usage()->set_prompt_tokens(5);
+      writer->Write(event);
+    }
+    const bool is_well = request->request_id() == "finished" || request->request_id() == "nothing";
+    if (is_well) return grpc::Status::OK;
     return {grpc::StatusCode::UNAUTHENTICATED, "\x1b[2J" + std::string(150, '-') + kKey};
   }
   grpc::Status GetModel(grpc::ServerContext* /*context*/, const v1::GetModelRequest* /*request*/,
@@ -172,6 +179,20 @@ TEST(GrpcTransport, AnEventHasABoundThatIsNamed) {
   EXPECT_EQ(record.outcome, Outcome::kStreamError);
   EXPECT_THAT(record.error, HasSubstr("1048576"));
   EXPECT_TRUE(record.content_ns.empty());
+}
+
+TEST(GrpcTransport, AFinishAloneIsAnAnswerOfNoTokens) {
+  const BadServer server;
+  const auto transport = MustConnect(GrpcOptions(server.address()));
+  RecordedRequests requests(*transport);
+  requests.Send(IdsRequest("finished", 3));
+  const RequestRecord record = requests.WaitFor("finished");
+  EXPECT_EQ(record.outcome, Outcome::kOk) << record.error;
+  EXPECT_EQ(record.output_tokens, 0);
+  EXPECT_EQ(record.output_tokens_from, TokenCountFrom::kUsage);
+  EXPECT_TRUE(record.content_ns.empty());
+  requests.Send(IdsRequest("nothing", 3));
+  EXPECT_EQ(requests.WaitFor("nothing").outcome, Outcome::kNoContent);
 }
 
 TEST(GrpcTransport, WhatAServerSaysIsShownWithoutSecretsAndEscapes) {
