@@ -12,7 +12,7 @@ namespace {
 void AddFlag(const FlagRow& row, GivenFlags::Values* values, CLI::App* app) {
   CLI::Option* option = nullptr;
   if (row.value[0] == '\0') {
-    option = app->add_flag(row.name, row.help);
+    option = app->add_flag(row.name, row.help)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   } else {
     option = app->add_option(row.name, (*values)[row.name], row.help)->type_name(row.value)->expected(1);
     option->multi_option_policy(row.repeats ? CLI::MultiOptionPolicy::TakeAll
@@ -30,16 +30,20 @@ ParsedFlags ParseFlags(int argc, const char* const* argv, const FlagProgram& pro
   CLI::App app(program.about, program.name);
   GivenFlags::Values values;
   for (const FlagRow& row : program.flags) AddFlag(row, &values, &app);
+  GivenFlags::Values given;
   try {
     app.parse(argc, argv);
+    for (const FlagRow& row : program.flags) {
+      if (app.count(row.name) == 0) continue;
+      if (values.contains(row.name)) {
+        given[row.name] = values[row.name];
+      } else if (app[row.name]->as<bool>()) {  // not --insecure=false
+        given[row.name].resize(1);
+      }
+    }
   } catch (const CLI::ParseError& error) {
     const int status = app.exit(error, out, err);
     return {{}, status == 0 ? 0 : kUsageStatus};
-  }
-  GivenFlags::Values given;
-  for (const FlagRow& row : program.flags) {
-    if (app.count(row.name) > 0)
-      given[row.name] = values.contains(row.name) ? values[row.name] : std::vector<std::string>(1);
   }
   for (const auto& [flag, texts] : given) {
     if (std::all_of(texts.begin(), texts.end(), [](const std::string& text) { return IsUtf8(text); }))

@@ -75,7 +75,7 @@ StatusOr<HostPort> ParseHostPort(std::string_view text) {
   }
   HostPort address{.host = parts->host};
   if (!ParsePort(*parts->port, &address.port)) {
-    return InvalidArgument(is + "the port must be a whole number from 0 to 65535");
+    return InvalidArgument(is + "it must be HOST:PORT, the port a whole number from 0 to 65535");
   }
   return address;
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -45,7 +46,9 @@ std::vector<std::string> EffectiveServeConfig(const ServeArguments& arguments, S
     std::ifstream file(arguments.config_file);
     std::stringstream text;
     text << file.rdbuf();
-    if (!file) {
+    if (std::filesystem::is_directory(arguments.config_file)) {
+      problems.push_back("--config is \"" + arguments.config_file + "\": a folder, not a file of settings");
+    } else if (!file) {
       problems.push_back("--config is \"" + arguments.config_file + "\": the file cannot be read");
     } else {
       for (const std::string& problem : ApplyConfigJson(text.str(), config)) {

@@ -3,13 +3,14 @@
 namespace tramontane {
 namespace {
 
-// By its kind a setting is one value, a list that may also be given name by name, or a flag alone.
+// By its kind a setting is one value, a list that may also be given name by name, or a flag alone, which
+// =false turns off.
 void AddFlag(const Setting& setting, GivenSettings* given, CLI::App* command) {
   const std::string flag = FlagOf(setting);
   const std::string metavar = setting.metavar;
   const auto set = [given, &setting](const std::string& text) { given->emplace_back(&setting, text); };
   if (metavar == "true|false") {
-    command->add_flag_callback(flag, [set] { set("true"); }, setting.help);
+    command->add_flag(flag, setting.help)->each(set)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   } else if (IsList(setting)) {
     const bool is_plural = flag.ends_with('s');
     const std::string names = is_plural ? flag + "," + flag.substr(0, flag.size() - 1) : flag;

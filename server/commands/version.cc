@@ -8,6 +8,7 @@ namespace tramontane {
 void AddVersionCommand(CLI::App& app, RunCommand* run) {
   CLI::App* command =
       app.add_subcommand("version", "Print the version and what this build and machine can do");
+  app.set_version_flag("--version", "tramontane " TRAMONTANE_VERSION, "Print the version");
   command->callback([run] {
     *run = [] {
       std::printf("tramontane %s\n", TRAMONTANE_VERSION);

@@ -52,6 +52,13 @@ BenchOptions WithoutRate(std::vector<std::string> arguments) {
   return parse.parsed.options;
 }
 
+TEST(BenchOptionsTest, AFlagThatIsFalseIsNotGiven) {
+  EXPECT_TRUE(With({"--insecure"}).target.insecure);
+  EXPECT_FALSE(With({"--insecure=false"}).target.insecure);
+  EXPECT_TRUE(With({"--insecure=false", "--insecure"}).target.insecure);
+  EXPECT_EQ(Parse({"--insecure=perhaps"}).parsed.exit_status, 2);
+}
+
 TEST(BenchOptionsTest, TheTarget) {
   EXPECT_EQ(With({}).target.url, kTarget);
   EXPECT_EQ(With({}).target.endpoint, Endpoint::kCompletions);

@@ -188,13 +188,37 @@ TEST(CommandLineTest, AGgufFormatSaysTheNumbersAndWhatSharesAScale) {
 TEST(CommandLineTest, FlagsOverrideTheFileInPrintConfig) {
   TempFolder folder;
   const std::string file = folder.path() + "/config.json";
-  std::ofstream(file) << R"({"max_sequences": 3, "page_size": 8})";
-  Program serve({"serve", "--config", file, "--page-size", "32", "--print-config"});
+  std::ofstream(file) << R"({"max_sequences": 3, "page_size": 8, "any_model": true, "debug": true})";
+  Program serve({"serve", "--config", file, "--page-size", "32", "--any-model=false", "--print-config"});
   EXPECT_EQ(serve.Wait(), 0) << serve.err();
   const auto json = nlohmann::json::parse(serve.out(), nullptr, false);
   ASSERT_TRUE(json.is_object()) << serve.out();
   EXPECT_EQ(json["max_sequences"], 3);
   EXPECT_EQ(json["page_size"], 32);
+  EXPECT_EQ(json["any_model"], false);
+  EXPECT_EQ(json["debug"], true);
+}
+
+TEST(CommandLineTest, AWrongCommandLineEndsWithStatusTwoAndSaysWhatWasMeant) {
+  const TempFolder folder;
+  const std::string nearest = "the nearest to --max-seqences is --max-sequences\n";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"serve", "--max-seqences", "8"}, nearest},
+      {{"serve", "--max-seqences=8"}, nearest},
+      {{"serve", "--max-sequences"}, "--max-sequences: 1 required N missing"},
+      {{"serve", "--config", folder.path()}, "\": a folder, not a file of settings"},
+      {{"serve", "--http-address", "http://127.0.0.1:1"}, "it must be HOST:PORT, the port a whole number"},
+      {{"serve", "--debug=maybe"}, "--debug is \"maybe\", it must be true or false"},
+      {{}, "A subcommand is required"}};
+  for (const auto& [arguments, said] : wrong) {
+    Program program(arguments);
+    EXPECT_EQ(program.Wait(), 2) << said;
+    EXPECT_THAT(program.err(), HasSubstr(said));
+    EXPECT_EQ(program.out(), "");
+  }
+  Program version({"--version"});
+  EXPECT_EQ(version.Wait(), 0);
+  EXPECT_THAT(version.out(), ContainsRegex("^tramontane [0-9.]+\n$"));
 }
 
 TEST(CommandLineTest, SettingsReachTheEngineAndTheServer) {

@@ -69,8 +69,8 @@ TEST(ConfigTest, AddressesAreRefusedByNameValueAndLimit) {
   EXPECT_THAT(
       ApplyConfigJson(R"({"http_address": "127.0.0.1:99999", "grpc_address": "127.0.0.1: 80"})", &config),
       ElementsAre(
-          R"("http_address" is "127.0.0.1:99999", the port must be a whole number from 0 to 65535, or it is off)",
-          R"("grpc_address" is "127.0.0.1: 80", the port must be a whole number from 0 to 65535, or it is unix:PATH)"));
+          R"("http_address" is "127.0.0.1:99999", it must be HOST:PORT, the port a whole number from 0 to 65535, or it is off)",
+          R"("grpc_address" is "127.0.0.1: 80", it must be HOST:PORT, the port a whole number from 0 to 65535, or it is unix:PATH)"));
   EXPECT_THAT(ApplyConfigJson(R"({"http_address": ""})", &config),
               ElementsAre(HasSubstr("\"http_address\" is \"\"")));
   EXPECT_THAT(ApplyConfigJson(R"({"grpc_address": "off"})", &config), ElementsAre(HasSubstr("HOST:PORT")));
