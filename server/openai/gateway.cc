@@ -26,8 +26,7 @@ ApiError EndpointFault(const std::exception& fault) {
 // Counts an answer when it begins, and tells of it; maybe when the gateway is gone already. The request
 // outlives what is returned.
 std::function<void(int status)> OnAnswer(std::shared_ptr<HttpCounts> counts, const GatewayOptions& options,
-                                         const Route* route, const HttpRequest& request) {
-  const std::string_view path = route == nullptr ? std::string_view() : route->path;
+                                         std::string_view path, const HttpRequest& request) {
   return [counts = std::move(counts), path, tell = options.on_answer, &request](int status) {
     counts->Count(path, status);
     if (tell != nullptr) tell(request, status);
@@ -45,7 +44,7 @@ RefusalWriter RefusalWriterOf(std::shared_ptr<HttpCounts> counts, const GatewayO
     HttpResponse response = ErrorResponse(ToApiError(refusal));
     const HttpHeaders headers = CorsHeaders(options, request);
     response.headers.insert(response.headers.end(), headers.begin(), headers.end());
-    OnAnswer(counts, options, FindRouteOf(request, options).route, request)(response.status);
+    OnAnswer(counts, options, FindRouteOf(request, options).path, request)(response.status);
     return response;
   };
 }
@@ -82,7 +81,7 @@ void Gateway::Impl::Handle(const std::shared_ptr<HttpExchange>& received) const 
   const HttpRequest& request = received->request();
   const RouteMatch match = FindRouteOf(request, options);
   const auto exchange = std::make_shared<GatewayExchange>(received, CorsHeaders(options, request),
-                                                          OnAnswer(counts, options, match.route, request));
+                                                          OnAnswer(counts, options, match.path, request));
   auto answer = PassStages({.request = request, .match = match, .options = options, .draining = draining});
   if (answer) return exchange->Respond(*std::move(answer));
   const Route& route = *match.route;

@@ -13,7 +13,7 @@ namespace tramontane {
 
 class HttpCounts {
  public:
-  // `route`: the path of the route that was found, in the table's memory; "": none.
+  // `route`: the path of the endpoint, also where its method was another, in the table's memory; "": none.
   void Count(std::string_view route, int status);
 
   // Prometheus' text: one family, tramontane_http_requests_total{path,status}.

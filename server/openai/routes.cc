@@ -109,6 +109,7 @@ RouteMatch FindRoute(std::string_view method, std::string_view path, bool with_d
   const std::string api = ApiPath(path);
   for (const Route& route : Routes()) {
     if (!Matches(route, path, api) || (route.is_debug && !with_debug)) continue;
+    if (match.path.empty()) match.path = route.path;
     match.methods.append(match.methods.empty() ? "" : ", ").append(route.method);
     if (route.method == method) match.route = &route;
   }

@@ -40,6 +40,7 @@ const std::vector<Route>& Routes();
 struct RouteMatch {
   const Route* route = nullptr;  // null: no such path, or not with this method
   std::string methods;           // that the path has, "GET, POST"; "": no such path
+  std::string_view path;         // of the endpoint, whatever its methods; "": no such path
 };
 RouteMatch FindRoute(std::string_view method, std::string_view path, bool with_debug = false);
 

@@ -238,10 +238,13 @@ TEST_F(GatewayTest, AnswersAreCountedByRouteAndTold) {
   Ask(HttpGet("/made%20up", {"X-Request-Id: three"}));
   Ask(HttpGet("/made/up/too", {"X-Request-Id: four"}));
   Ask(HttpPost("/v1/completions", kCompletion, {"X-Request-Id: five", "Origin: http://evil.example"}));
+  Ask(HttpGet("/v1/completions", {"X-Request-Id: wrong"}));
+  Ask("OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: before\r\n\r\n");
   const std::string text = Ask(HttpGet("/metrics", {"X-Request-Id: six"})).body;
   for (const char* line :
        {"{path=\"/models\",status=\"200\"} 1\n", "{path=\"/models/*\",status=\"200\"} 1\n",
-        "{path=\"other\",status=\"404\"} 2\n", "{path=\"/completions\",status=\"403\"} 1\n"}) {
+        "{path=\"other\",status=\"404\"} 2\n", "{path=\"/completions\",status=\"403\"} 1\n",
+        "{path=\"/completions\",status=\"405\"} 1\n", "{path=\"/models\",status=\"204\"} 1\n"}) {
     EXPECT_NE(text.find(std::string("tramontane_http_requests_total") + line), std::string::npos)
         << line << text;
   }
@@ -249,7 +252,8 @@ TEST_F(GatewayTest, AnswersAreCountedByRouteAndTold) {
   gateway_->Stop();
   EXPECT_EQ(told, (std::vector<std::string>{"one GET /v1/models 200", "two GET /models/fake 200",
                                             "three GET /made%20up 404", "four GET /made/up/too 404",
-                                            "five POST /v1/completions 403", "six GET /metrics 200"}));
+                                            "five POST /v1/completions 403", "wrong GET /v1/completions 405",
+                                            "before OPTIONS /v1/models 204", "six GET /metrics 200"}));
 }
 
 TEST_F(GatewayTest, AStreamWhoseCallIsEndedSaysSoOnce) {
