@@ -8,12 +8,15 @@
 #include <netdb.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 #include <utility>
 
@@ -105,6 +108,36 @@ std::string ListenFault(const HostPort& address) {
 
 bool IsUnixSocket(const std::string& address) { return address.rfind("unix:", 0) == 0; }
 
+// Whether a server listens there. A socket that nobody listens on was left behind.
+bool IsListenedOn(const sockaddr_un& address) {
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  const int connected = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  const bool is_full = connected != 0 && errno == EAGAIN;  // of others that it has not accepted
+  close(fd);
+  return connected == 0 || is_full;
+}
+
+// What forbids a socket of this machine; "" for nothing. gRPC puts its socket in the place of another
+// server's, which nobody reaches from then on, and does not say why where it fails.
+std::string UnixSocketFault(const std::string& grpc_address) {
+  std::string path = grpc_address.substr(std::strlen("unix:"));
+  if (path.starts_with("//")) path = path.substr(2);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  constexpr size_t kMostBytes = sizeof(address.sun_path) - 1;
+  if (path.size() > kMostBytes) {
+    return "the path has " + std::to_string(path.size()) + " bytes, the most is " +
+           std::to_string(kMostBytes);
+  }
+  path.copy(address.sun_path, kMostBytes);
+  struct stat found{};
+  if (lstat(path.c_str(), &found) == 0 && !S_ISSOCK(found.st_mode)) return "what is there is no socket";
+  if (IsListenedOn(address)) return std::strerror(EADDRINUSE);
+  const std::string folder = std::filesystem::path(path).parent_path();
+  return access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0 ? "" : std::strerror(errno);
+}
+
 InferenceCoreOptions CoreOptions(const ServerOptions& options, std::shared_ptr<SessionFiles> files) {
   return {.workers = {.threads = options.worker_threads, .max_queued = options.max_queued_work},
           .compiler_threads = options.compiler_threads,
@@ -162,8 +195,14 @@ Status Server::Impl::StartGrpc(const ServerOptions& options) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
+  const auto refused = [&](const std::string& why) {
+    return Unavailable("grpc_address: cannot listen on " + options.grpc_address + ": " + why);
+  };
   HostPort where;
-  if (!IsUnixSocket(options.grpc_address)) {
+  if (IsUnixSocket(options.grpc_address)) {
+    const std::string fault = UnixSocketFault(options.grpc_address);
+    if (!fault.empty()) return refused(fault);
+  } else {
     auto parsed = ParseHostPort(options.grpc_address);
     if (!parsed.ok()) return InvalidArgument("grpc_address " + parsed.status().message());
     where = std::move(*parsed);
@@ -177,8 +216,7 @@ Status Server::Impl::StartGrpc(const ServerOptions& options) {
   builder.AddListeningPort(options.grpc_address, grpc::InsecureServerCredentials(), &port);
   grpc = builder.BuildAndStart();
   if (grpc == nullptr) {
-    return Unavailable("grpc_address: cannot listen on " + options.grpc_address + ": " +
-                       (IsUnixSocket(options.grpc_address) ? "gRPC refused it" : ListenFault(where)));
+    return refused(IsUnixSocket(options.grpc_address) ? "gRPC refused it" : ListenFault(where));
   }
   where.port = static_cast<uint16_t>(port);
   address = IsUnixSocket(options.grpc_address) ? options.grpc_address : ToString(where);

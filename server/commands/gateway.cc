@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/base/host_port.h"
 #include "server/commands/commands.h"
 #include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
@@ -41,9 +42,29 @@ bool MeansSomethingHere(std::string_view key) {
   return key.starts_with("http_") || std::find(kOthers.begin(), kOthers.end(), key) != kOthers.end();
 }
 
+// gRPC's other ways to name a server, which it reads itself.
+bool IsGrpcName(std::string_view address) {
+  constexpr std::array<std::string_view, 4> kSchemes = {"unix:", "dns:", "ipv4:", "ipv6:"};
+  return std::any_of(kSchemes.begin(), kSchemes.end(),
+                     [address](std::string_view scheme) { return address.starts_with(scheme); });
+}
+
+std::vector<std::string> BackendProblems(const std::vector<std::string>& backends) {
+  std::vector<std::string> problems;
+  for (auto at = backends.begin(); at != backends.end(); ++at) {
+    const Status status = IsGrpcName(*at) ? Status::Ok() : ParseHostPort(*at).status();
+    if (!status.ok()) problems.push_back("--backend " + status.message());
+    if (std::find(backends.begin(), at, *at) != at) {
+      problems.push_back("--backend is \"" + *at + "\" twice: the metrics of each server go by its address");
+    }
+  }
+  return problems;
+}
+
 // Every problem, one line each.
 std::vector<std::string> EffectiveGatewayConfig(const GatewayArguments& arguments, ServeConfig* config) {
   std::vector<std::string> problems = ApplyFlags(arguments.flags, config);
+  for (std::string& problem : BackendProblems(arguments.backends)) problems.push_back(std::move(problem));
   if (config->http_address == "off") {
     problems.push_back("--http-address is \"off\": it must be HOST:PORT, a gateway is nothing but HTTP");
   }

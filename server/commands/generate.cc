@@ -82,12 +82,14 @@ int Run(const GenerateOptions& options) {
   if (!problems.empty()) return 2;
   bool ends_with_newline = true;
   std::string choice_error;
+  bool is_stdout_lost = false;
   const auto on_event = [&](const v1::GenerateResponse& event) {
     if (event.has_delta() && !event.delta().text().empty()) {
       const std::string& text = event.delta().text();
       ends_with_newline = text.back() == '\n';
-      if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) return false;
-      return std::fflush(stdout) == 0;  // a reader that has gone ends the call
+      const bool is_written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+      is_stdout_lost = !is_written || std::fflush(stdout) != 0;
+      return !is_stdout_lost;  // a reader that has gone ends the call
     }
     if (event.has_finished()) {
       if (event.finished().has_error_message()) choice_error = event.finished().error_message();
@@ -111,6 +113,7 @@ int Run(const GenerateOptions& options) {
   }
   if (!ends_with_newline) std::fputc('\n', stdout);
   if (status.ok() && !choice_error.empty()) status = Internal(choice_error);
+  if (is_stdout_lost) status = Internal("standard output cannot be written");
   if (status.ok()) return 0;
   std::fprintf(stderr, "tramontane generate: %s\n", status.ToString().c_str());
   if (status.code() == StatusCode::kUnavailable && !options.has_local) {

@@ -208,6 +208,9 @@ TEST(CommandLineTest, AWrongCommandLineEndsWithStatusTwoAndSaysWhatWasMeant) {
       {{"serve", "--max-sequences"}, "--max-sequences: 1 required N missing"},
       {{"serve", "--config", folder.path()}, "\": a folder, not a file of settings"},
       {{"serve", "--http-address", "http://127.0.0.1:1"}, "it must be HOST:PORT, the port a whole number"},
+      {{"gateway", "--backend", "http://127.0.0.1:1"},
+       "--backend is \"http://127.0.0.1:1\", it must be HOST:PORT"},
+      {{"gateway", "--backend", "127.0.0.1:1,127.0.0.1:1"}, "--backend is \"127.0.0.1:1\" twice"},
       {{"serve", "--debug=maybe"}, "--debug is \"maybe\", it must be true or false"},
       {{}, "A subcommand is required"}};
   for (const auto& [arguments, said] : wrong) {
@@ -596,11 +599,47 @@ TEST(CommandLineTest, ARefusedTokenizerIsRefusedByInspectInTheSameWords) {
   EXPECT_EQ(std::count(said[0].begin(), said[0].end(), '\n'), 1) << said[0];
 }
 
+// As a port is: gRPC would take it from the one that has it.
+TEST(CommandLineTest, ASocketThatAServerListensOnIsNotTakenFromIt) {
+  const TempFolder folder;
+  const std::string address = "unix:" + folder.PathOf("grpc");
+  const auto serve = [](const std::string& where) {
+    return std::vector<std::string>{"serve", "--http-address", "off", "--grpc-address", where};
+  };
+  Program killed(serve(address));
+  EXPECT_THAT(killed.FirstLine(), HasSubstr("ready"));
+  killed.Signal(SIGKILL);
+  killed.Wait();
+  Program first(serve(address));
+  EXPECT_THAT(first.FirstLine(), HasSubstr("ready")) << "a socket that was left behind is nobody's";
+  folder.Write("file", "text");
+  const std::string long_name(120, 'x');
+  for (const auto& [where, why] : {std::pair<std::string, std::string>{address, "Address already in use"},
+                                   {"unix:" + folder.PathOf("file"), "what is there is no socket"},
+                                   {"unix:" + folder.PathOf("absent/grpc"), "No such file or directory"},
+                                   {"unix:/" + long_name, "the path has 121 bytes, the most is 107"}}) {
+    Program second(serve(where));
+    EXPECT_EQ(second.Wait(), 1);
+    EXPECT_THAT(second.err(), HasSubstr("grpc_address: cannot listen on " + where + ": " + why));
+  }
+  Program generate({"generate", "Hi", "--address", address, "--max-tokens", "2"});
+  EXPECT_EQ(generate.Wait(), 0) << generate.err();
+  first.Signal(SIGTERM);
+  EXPECT_EQ(first.Wait(), 0);
+}
+
 TEST(CommandLineTest, StandardOutputThatIsFullIsAnError) {
   if (access("/dev/full", W_OK) != 0)
     GTEST_SKIP() << "no /dev/full here: what happens on a full disk is not shown";
   const std::string command = TramontaneBinary() + " serve --print-config > /dev/full 2> /dev/null";
   EXPECT_NE(std::system(command.c_str()), 0);
+  const TempFolder folder;
+  const std::string said = folder.PathOf("said");
+  const std::string generate = TramontaneBinary() + " generate Hi --local '' > /dev/full 2> " + said;
+  EXPECT_NE(std::system(generate.c_str()), 0);
+  std::ifstream file(said);
+  const std::string err{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  EXPECT_THAT(err, HasSubstr("standard output cannot be written"));
 }
 
 }  // namespace
