@@ -208,9 +208,10 @@ Shape ChatChoiceShape() {
   scored.push_back(Always("top_logprobs", ArrayOf(Object(ScoredToken()))));
   return Object(
       {Always("index", Integer(0)),
-       Always("message", Object({Always("role", OneOfStrings({"assistant"})), Maybe("content", String()),
-                                 Maybe("refusal", String()), Maybe("reasoning_content", String()),
-                                 Maybe("tool_calls", ArrayOf(ToolCallShape(), 1))})),
+       Always("message",
+              Object({Always("role", OneOfStrings({"assistant"})), Maybe("content", String()),
+                      Maybe("refusal", String()), Maybe("reasoning_content", String()),
+                      Maybe("reasoning", String()), Maybe("tool_calls", ArrayOf(ToolCallShape(), 1))})),
        Maybe("logprobs", Object({Maybe("content", ArrayOf(Object(scored))), Maybe("refusal", Anything())})),
        Always("finish_reason", OneOfStrings({"stop", "length", "tool_calls"})), StopReason(),
        Maybe("token_ids", TokenIds())});

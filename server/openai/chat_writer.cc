@@ -12,6 +12,14 @@
 namespace tramontane {
 namespace {
 
+// Under both of its names: some clients read the one alone, some the other.
+void AppendReasoning(std::string_view text, std::string* out) {
+  *out += "\"reasoning_content\":";
+  AppendJsonString(text, out);
+  *out += ",\"reasoning\":";
+  AppendJsonString(text, out);
+}
+
 // ---- streamed -----------------------------------------------------------------------------------
 
 class ChatStreamWriter final : public ChunkWriter {
@@ -78,8 +86,8 @@ void ChatStreamWriter::OnText(size_t choice, std::string_view text, const v1::De
 void ChatStreamWriter::OnReasoning(size_t choice, std::string_view text, std::string* out) {
   Begin(choice, out);
   OpenChunk(choice, out);
-  *out += ",\"delta\":{\"reasoning_content\":";
-  AppendJsonString(text, out);
+  *out += ",\"delta\":{";
+  AppendReasoning(text, out);
   *out += "},\"logprobs\":null,\"finish_reason\":null";
   CloseChunk(out);
 }
@@ -190,8 +198,8 @@ void ChatWholeWriter::AppendChoice(size_t choice, std::string* out) const {
   }
   *out += ",\"refusal\":null";
   if (!message.reasoning.empty()) {
-    *out += ",\"reasoning_content\":";
-    AppendJsonString(message.reasoning, out);
+    *out += ',';
+    AppendReasoning(message.reasoning, out);
   }
   // No empty list: clients take it for a call.
   if (!message.calls.empty()) *out += ",\"tool_calls\":" + PrintJson(ToolCallsJson(message.calls));

@@ -366,9 +366,10 @@ std::string ContentTextOf(std::string_view data) {
   for (const Json& choice : event["choices"]) {
     text += TextOfMember(choice, "text");
     if (!choice.is_object() || !choice.contains("delta")) continue;
-    for (const char* key : {"reasoning_content", "reasoning", "content"}) {
-      text += TextOfMember(choice["delta"], key);
-    }
+    const Json& delta = choice["delta"];
+    const std::string thought = TextOfMember(delta, "reasoning_content");
+    text += thought.empty() ? TextOfMember(delta, "reasoning") : thought;  // two names of one thing
+    text += TextOfMember(delta, "content");
   }
   return text;
 }

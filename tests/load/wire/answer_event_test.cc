@@ -54,6 +54,7 @@ TEST(AnswerEvent, IsWhatServersMeanByIt) {
       // Reasoning, under either name.
       {R"({"choices":[{"delta":{"reasoning_content":"hm"}}]})", true, true},
       {R"({"choices":[{"delta":{"reasoning":"hm"}}]})", true, true},
+      {R"({"choices":[{"delta":{"reasoning_content":"hm","reasoning":"hm"}}]})", true, true},
       {R"({"choices":[{"delta":{"reasoning_content":null,"content":null}}]})", true},
       {R"({"choices":[{"delta":{"refusal":"no"}}]})", true, true},
       // Tool calls: the name alone is no content, its arguments are.
@@ -197,6 +198,7 @@ TEST(AnswerEvent, PartsThatAreSeldomWantedAreFound) {
   EXPECT_TRUE(MustRead(R"({"choices":[],"timing":{"queue_ms":1.5}})").has_timing);
   EXPECT_FALSE(MustRead(R"({"timing":null})").has_timing);
   EXPECT_EQ(ContentTextOf(R"({"choices":[{"text":"a"},{"delta":{"reasoning":"b","content":"c"}}]})"), "abc");
+  EXPECT_EQ(ContentTextOf(R"({"choices":[{"delta":{"reasoning_content":"b","reasoning":"b"}}]})"), "b");
 }
 
 // ---- drawn events beside a parsed document ------------------------------------------------------
