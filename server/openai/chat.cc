@@ -103,16 +103,6 @@ std::optional<ApiError> ConvertLogprobs(const Json& json, GenerationRequest* req
   return std::nullopt;
 }
 
-void ConvertMaxTokens(const Json& json, GenerationRequest* request) {
-  for (const char* name : {"max_completion_tokens", "max_tokens"}) {
-    const Json* value = Find(json, name);
-    if (value == nullptr) continue;
-    request->calls[0].mutable_stopping()->set_max_tokens(value->get<int64_t>());
-    request->names[0].Rename("stopping.max_tokens", name);
-    return;
-  }
-}
-
 }  // namespace
 
 std::optional<ApiError> ConvertChat(const Json& json, v1::Chat* chat, FieldNames* names) {
@@ -133,7 +123,6 @@ std::optional<ApiError> ParseChatCompletion(std::string_view body, const Request
   }
   if (auto fault = AddChat(json, &chat)) return fault;
   if (auto fault = ConvertLogprobs(json, request)) return fault;
-  ConvertMaxTokens(json, request);
   FinishChat("messages", &call, &names, &request->answer);
   return std::nullopt;
 }

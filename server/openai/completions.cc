@@ -37,8 +37,11 @@ std::vector<Field> CompletionFields() {
        .doc =
            "Tokens to generate at most; 0 scores the prompt only. Default 16; of /v1/fim/completions: until "
            "the model ends.",
-       .path = "stopping.max_tokens",
-       .apply = Into<&v1::GenerateRequest::mutable_stopping, &v1::Stopping::set_max_tokens>},
+       .path = "stopping.max_tokens"},
+      {.name = "max_completion_tokens",
+       .shape = Integer(0),
+       .doc = "The same; wins where both are given.",
+       .path = "stopping.max_tokens"},
       {.name = "logprobs",
        .shape = Integer(0, 20),
        .doc = "Log probabilities of the tokens, and of the N likeliest at each place. Default: none.",
@@ -179,6 +182,7 @@ std::optional<ApiError> ParsePrompts(std::string_view body, const RequestContext
     call.mutable_output()->set_prompt_tokens(true);
     const int32_t scores = std::max(answer.logprobs, answer.prompt_logprobs);
     if (scores >= 0) call.mutable_output()->set_prompt_logprobs(scores);
+    if (answer.prompt_logprobs < 0) request->names[0].Rename("output.prompt_logprobs", "echo");
   }
   return std::nullopt;
 }
@@ -190,7 +194,7 @@ std::optional<ApiError> ParseCompletion(std::string_view body, const RequestCont
   Json json;
   if (auto fault = ParsePrompts(body, context, &json, request)) return fault;
   v1::GenerateRequest& call = request->calls[0];
-  if (Find(json, "max_tokens") == nullptr) call.mutable_stopping()->set_max_tokens(kDefaultCompletionTokens);
+  if (!call.stopping().has_max_tokens()) call.mutable_stopping()->set_max_tokens(kDefaultCompletionTokens);
   if (const std::string suffix = TextOf(json, "suffix"); !suffix.empty()) call.set_suffix(suffix);
   return ConvertPrompts(json, request);
 }

@@ -264,7 +264,6 @@ Fields ForeignChatFields() {
 Fields ForeignCompletionFields() {
   return {
       Refused("messages", {}, "use prompt, or /v1/chat/completions"),
-      Refused("max_completion_tokens", {}, kUseMaxTokens),
       Refused("top_logprobs", {0}, "use logprobs, a number here"),
       Refused("safe_prompt", {false}, "chats can have it: /v1/chat/completions"),
       Refused("tools", {NoEntries()}, "tools are for /v1/chat/completions"),

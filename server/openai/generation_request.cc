@@ -67,6 +67,16 @@ std::optional<ApiError> ConvertLogitBias(const Json& json, v1::GenerateRequest* 
   return std::nullopt;
 }
 
+void ConvertMaxTokens(const Json& json, GenerationRequest* request) {
+  for (const char* name : {"max_completion_tokens", "max_tokens"}) {
+    const Json* value = Find(json, name);
+    if (value == nullptr) continue;
+    request->calls[0].mutable_stopping()->set_max_tokens(value->get<int64_t>());
+    request->names[0].Rename("stopping.max_tokens", name);
+    return;
+  }
+}
+
 }  // namespace
 
 std::optional<ApiError> ParseChoicesGeneration(std::string_view body, const Shape& shape,
@@ -88,6 +98,7 @@ std::optional<ApiError> ParseChoicesGeneration(std::string_view body, const Shap
     if (answer.stream) return FieldFault("prompt_logprobs", "cannot be had with stream");
     answer.prompt_logprobs = call.output().prompt_logprobs();
   }
+  ConvertMaxTokens(*json, request);
   if (Find(*json, "seed") == nullptr) names.Rename("sampling.seed", "random_seed");
   if (auto fault = ConvertLogitBias(*json, &call)) return fault;
   return ConvertConstraint(*json, &call, &names);
