@@ -8,6 +8,7 @@
 
 #include "models/grammar/branch_grammar.h"
 #include "server/core/constraint_convert.h"
+#include "server/core/tool_arguments.h"
 
 namespace tramontane {
 namespace {
@@ -34,7 +35,7 @@ RpcError CheckBytes(const ServedModel& model, const v1::Chat& chat) {
 // An object, whatever else the schema says.
 std::string ArgumentsSchema(const v1::Tool& tool) {
   auto schema = nlohmann::ordered_json::parse(tool.parameters_json(), nullptr, /*allow_exceptions=*/false);
-  if (!schema.is_object()) schema = nlohmann::ordered_json::object();
+  if (TakesNoArguments(schema)) schema = NoArguments();
   if (!schema.contains("type")) schema["type"] = "object";
   return schema.dump();
 }

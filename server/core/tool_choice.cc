@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/core/tool_arguments.h"
+
 namespace tramontane {
 namespace {
 
@@ -44,7 +46,7 @@ Json CallSchema(const v1::Tool& tool, Json* definitions) {
   const std::string key = "arguments_of_" + tool.name();
   const std::string place = "#/$defs/" + key;
   Json arguments = Json::parse(tool.parameters_json(), nullptr, /*allow_exceptions=*/false);
-  if (!arguments.is_object()) arguments = Json::object();
+  if (TakesNoArguments(arguments)) arguments = NoArguments();
   if (!arguments.contains("type")) arguments["type"] = "object";
   MoveReferences(place, &arguments);
   (*definitions)[key] = std::move(arguments);

@@ -112,6 +112,17 @@ TEST_P(MarkedCalls, NamedIsOneOfThatTool) {
   EXPECT_FALSE(Takes(chat, "[TOOL_CALLS]ping[ARGS]{}[TOOL_CALLS]ping[ARGS]{}"));
 }
 
+TEST_P(MarkedCalls, AToolThatSaysNothingOfParametersIsCalledWithNone) {
+  v1::Chat chat = TwoTools(v1::TOOL_CHOICE_MODE_NAMED, "ping");
+  for (const char* parameters : {"", "{}", "null", R"({"type": "object", "properties": {}})"}) {
+    chat.mutable_tools(1)->set_parameters_json(parameters);
+    EXPECT_TRUE(Takes(chat, "[TOOL_CALLS]ping[ARGS]{}")) << parameters;
+    EXPECT_FALSE(Takes(chat, R"([TOOL_CALLS]ping[ARGS]{"a": 1})")) << parameters;
+  }
+  chat.mutable_tools(1)->set_parameters_json(R"({"type": "object"})");
+  EXPECT_TRUE(Takes(chat, R"([TOOL_CALLS]ping[ARGS]{"a": 1})")) << "any, as JSON Schema has it";
+}
+
 TEST_P(MarkedCalls, AFaultOfASchemaIsThatOfItsTool) {
   v1::Chat chat = TwoTools(v1::TOOL_CHOICE_MODE_REQUIRED);
   chat.mutable_tools(1)->set_parameters_json(R"({"properties": {"x": {"not": {}}}})");

@@ -45,7 +45,7 @@ TEST(ToolChoice, RequiredIsAListOfCallsOfAnyTool) {
   EXPECT_EQ(call["required"], json({"name", "arguments"}));
   EXPECT_EQ(call["additionalProperties"], false);
   EXPECT_EQ(schema["$defs"]["arguments_of_get_weather"]["properties"]["city"]["type"], "string");
-  EXPECT_EQ(schema["$defs"]["arguments_of_ping"], json({{"type", "object"}}));
+  EXPECT_EQ(schema["$defs"]["arguments_of_ping"]["const"], json::object());
 }
 
 TEST(ToolChoice, WithoutParallelCallsItIsOneCall) {
@@ -59,6 +59,25 @@ TEST(ToolChoice, NamedIsOneCallOfThatTool) {
   EXPECT_EQ(schema["maxItems"], 1);
   EXPECT_EQ(schema["items"]["properties"]["name"]["const"], "ping");
   EXPECT_EQ(schema["$defs"].size(), 1u);
+}
+
+TEST(ToolChoice, AToolThatSaysNothingOfParametersHasNone) {
+  v1::Chat chat = ChatWith(v1::TOOL_CHOICE_MODE_NAMED, "ping");
+  const auto arguments = [&](const std::string& parameters) {
+    chat.mutable_tools(1)->set_parameters_json(parameters);
+    return SchemaOf(chat)["$defs"]["arguments_of_ping"];
+  };
+  for (const char* parameters :
+       {"", "{}", "null", R"({"title": "Ping", "$schema": "https://x/y"})",
+        R"({"type": "object", "properties": {}, "required": [], "additionalProperties": false})",
+        R"({"type": "object", "properties": null})",
+        R"({"type": "object", "additionalProperties": false})"}) {
+    EXPECT_EQ(arguments(parameters)["const"], json::object()) << parameters;
+  }
+  for (const char* any : {R"({"type": "object"})", R"({"type": "object", "required": []})",
+                          R"({"type": "object", "properties": {}, "additionalProperties": true})"}) {
+    EXPECT_FALSE(arguments(any).contains("const")) << "as JSON Schema has it: " << any;
+  }
 }
 
 TEST(ToolChoice, ReferencesMoveWithTheirSchema) {
