@@ -180,6 +180,11 @@ void ToolCallParser::OnMark(v1::MarkKind kind, Output* output) {
   state_ = kind == v1::MARK_KIND_CALL_ID ? State::kCallId : State::kBeforeArguments;
 }
 
+bool ToolCallParser::within_call() const {
+  return state_ == State::kOpening || state_ == State::kCall || state_ == State::kName ||
+         state_ == State::kCallId || state_ == State::kBeforeArguments;
+}
+
 ToolCallParser::Output ToolCallParser::Finish() {
   Output output;
   const bool only_punctuation =

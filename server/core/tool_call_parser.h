@@ -53,6 +53,8 @@ class ToolCallParser {
   Output Finish();
 
   size_t calls() const { return calls_; }  // shown so far
+  // A call has begun that is not whole. Before Finish.
+  bool within_call() const;
 
  private:
   enum class State {
