@@ -1,6 +1,8 @@
 #include "engine/request.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <limits>
 #include <utility>
 
@@ -19,11 +21,11 @@ constexpr float kMinRepetitionPenalty = 0.01f;  // a logit divided by much less 
 constexpr float kMaxRepetitionPenalty = 100.0f;
 constexpr float kMaxLogitBias = 100.0f;
 
+// The shortest text that is this number and no other: "1.5", "1e-30", "nan".
 std::string Text(float value) {
-  std::string text = std::to_string(value);  // "nan", "-inf", "1.500000"
-  if (text.find('.') != std::string::npos) text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text;
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  return {text.data(), end};
 }
 
 Status Refuse(const std::string& field, const std::string& what) {

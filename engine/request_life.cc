@@ -327,9 +327,16 @@ std::optional<ChoiceEnd> RequestLife::EndByToken(const Sequence& choice, int32_t
 Status RequestLife::WhyNoToken(const Sequence& choice) {
   if (choice.constraint == nullptr || AllowsAny(MaskOf(choice), choice.history->adjusts()))
     return NotFinite();
-  return InvalidArgument(
-      "the constraint allows no token here: the text is whole before stopping.min_tokens, or "
-      "the vocabulary cannot go on with it");
+  const StoppingParams& stopping = choice.request->stopping;
+  // What it allows is the end alone, and that is banned until then.
+  if (AllowsAny(MaskOf(choice), {})) {
+    return InvalidArgument(
+               "is " + std::to_string(stopping.min_tokens) +
+               ", but the text that the constraint allows is whole before and can neither end nor go on")
+        .WithField("stopping.min_tokens", FieldForm::kSubject);
+  }
+  return InvalidArgument("allows no token here: the vocabulary cannot go on with the text")
+      .WithField("constraint", FieldForm::kSubject);
 }
 
 void RequestLife::DiscardWhatIsDue(const StepPlan& plan) {

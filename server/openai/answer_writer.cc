@@ -5,13 +5,14 @@
 namespace tramontane {
 namespace {
 
-AnswerEnd EndOf(v1::FinishReason reason, bool called) {
+// `called`: the answer has a call. `cut`: it had to be calls, and the last is not whole.
+AnswerEnd EndOf(v1::FinishReason reason, bool called, bool cut) {
   switch (reason) {
     case v1::FINISH_REASON_LENGTH:
     case v1::FINISH_REASON_TIME_LIMIT:
       return AnswerEnd::kLimit;
     case v1::FINISH_REASON_STOP_SEQUENCE:
-      return AnswerEnd::kStopSequence;
+      return cut ? AnswerEnd::kLimit : called ? AnswerEnd::kToolCalls : AnswerEnd::kStopSequence;
     default:
       return called ? AnswerEnd::kToolCalls : AnswerEnd::kStop;
   }
@@ -86,9 +87,20 @@ void AnswerWriter::End(size_t choice, const v1::Finished& finished, std::string*
     if (!fault_) fault_ = std::move(fault);
     return;
   }
+  const bool is_within_call = !parsers_.empty() && parsers_[choice].within_call();
   Release(choice, out);
   const bool called = !parsers_.empty() && parsers_[choice].calls() > 0;
-  OnFinished(choice, EndOf(finished.reason(), called), finished, out);
+  const bool cut = options_.only_tool_calls && (is_within_call || !called);
+  OnFinished(choice, EndOf(finished.reason(), called, cut), finished, out);
+}
+
+ApiError AnswerWriter::FaultOf(size_t choice, const v1::Finished& finished) const {
+  const auto code = static_cast<StatusCode>(finished.error_code());
+  const bool is_known = finished.error_code() != 0;  // older servers say none
+  RpcError error = ToRpcError(Status(is_known ? code : StatusCode::kInternal, ""));
+  error.field = finished.error_field();
+  error.set_message(finished.error_message());
+  return names_[choice / static_cast<size_t>(options_.choices)].Explain(error);
 }
 
 void AnswerWriter::Count(size_t choice, int64_t completion_tokens) {

@@ -21,9 +21,9 @@ namespace tramontane {
 // Why a choice ended that ended well.
 enum class AnswerEnd {
   kStop,          // the model was done
-  kStopSequence,  // a stop text or token
-  kToolCalls,     // the model was done, and it has called
-  kLimit,         // it was cut off, whatever it had called before
+  kStopSequence,  // a stop text or token, and no call
+  kToolCalls,     // the model was done, or stopped by one of these, and it has called
+  kLimit,  // it was cut off, whatever it had called before; by a stop too, within a call that had to be made
 };
 
 // Tokens so far, of all choices.
@@ -63,6 +63,9 @@ class AnswerWriter : public ResponseWriter {
   virtual void OnFinished(size_t choice, AnswerEnd end, const v1::Finished& finished, std::string* out) = 0;
   // The choice ended with an error. Returns what the request is told; the first is its Fault.
   virtual ApiError OnFailed(size_t choice, const v1::Finished& finished, std::string* out) = 0;
+
+  // What the choice failed of, in the words of the request.
+  ApiError FaultOf(size_t choice, const v1::Finished& finished) const;
 
   // What of a choice was held back: it has ended. OnFinished comes behind it; OnFailed may ask for it.
   void Release(size_t choice, std::string* out);

@@ -159,7 +159,10 @@ void FinishChat(const std::string& conversation, v1::GenerateRequest* call, Fiel
   names->Rename("prompt", conversation);
   names->Rename("chat", conversation);
   const v1::Chat& chat = call->chat();
-  if (MustCallTools(chat)) call->clear_constraint();
+  if (MustCallTools(chat)) {
+    call->clear_constraint();
+    names->Rename("constraint", "tool_choice");
+  }
   ShowSchema(call->constraint(), call->mutable_chat(), names);
   answer->tools = chat.tools_size() > 0 && chat.tool_choice().mode() != v1::TOOL_CHOICE_MODE_NONE;
   answer->only_tool_calls = MustCallTools(chat);

@@ -28,8 +28,8 @@ std::string_view FinishReasonName(AnswerEnd end) {
 std::string ChoicesWriter::Fail(const ApiError& error) { return ErrorEvent(error) + kDoneEvent; }
 
 ApiError ChoicesWriter::OnFailed(size_t choice, const v1::Finished& finished, std::string* out) {
-  const ApiError fault = ToApiError(
-      ToRpcError(Internal("choice " + std::to_string(choice) + " has failed: " + finished.error_message())));
+  ApiError fault = FaultOf(choice, finished);
+  fault.message = "choice " + std::to_string(choice) + " has failed: " + fault.message;
   if (options().stream && !Fault()) *out += ErrorEvent(fault);
   return fault;
 }
@@ -111,7 +111,7 @@ void AppendFinish(AnswerEnd end, const v1::Finished& finished, std::string* out)
   *out += "\",\"stop_reason\":";
   if (finished.has_stop()) {
     AppendJsonString(finished.stop(), out);
-  } else if (end == AnswerEnd::kStopSequence && finished.has_stop_token_id()) {
+  } else if (finished.reason() == v1::FINISH_REASON_STOP_SEQUENCE && finished.has_stop_token_id()) {
     AppendJsonInteger(finished.stop_token_id(), out);
   } else {
     *out += "null";

@@ -58,9 +58,10 @@ class ResponsesWriter final : public AnswerWriter {
 
   ApiError OnFailed(size_t choice, const v1::Finished& finished, std::string* out) override {
     Release(choice, out);
-    error_ = finished.error_message();
+    ApiError fault = FaultOf(choice, finished);
+    error_ = fault.message;
     End("failed", finished, out);
-    return {.status = 500, .message = error_, .type = "server_error"};
+    return fault;
   }
 
   void End(const char* status, const v1::Finished& finished, std::string* out) {

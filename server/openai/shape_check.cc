@@ -169,6 +169,13 @@ std::optional<ShapeFault> CheckSize(const Shape& shape, const Json& value, const
 std::optional<ShapeFault> CheckRange(const Shape& shape, const Json& value, const std::string& path) {
   const double number = value.get<double>();
   const bool too_small = shape.above_minimum ? number <= shape.minimum : number < shape.minimum;
+  // Numbers go on with 32 bits, and one that is nothing there must not be told as 0, which nobody sent.
+  const bool vanishes = !too_small && shape.kind == Shape::Kind::kNumber && shape.above_minimum &&
+                        static_cast<double>(static_cast<float>(number)) <= shape.minimum;
+  if (vanishes) {
+    return ShapeFault{path, "is " + Shown(value) + ", too close to " + NumberText(shape.minimum) +
+                                " for a number of 32 bits; the range is " + Range(shape)};
+  }
   if (!too_small && number <= shape.maximum) return std::nullopt;
   return ShapeFault{path, "is " + Shown(value) + "; the range is " + Range(shape)};
 }

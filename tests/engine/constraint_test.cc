@@ -156,7 +156,8 @@ TEST(Constraint, AWholeTextBeforeMinTokensIsAnErrorThatSaysSo) {
   EXPECT_EQ(reader->choice().ids.size(), 3u);
   EXPECT_EQ(reader->choice().end().reason, FinishReason::kError);
   EXPECT_EQ(reader->status().code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(reader->status().message().find("min_tokens"), std::string::npos) << reader->status();
+  EXPECT_EQ(reader->status().field(), "stopping.min_tokens");
+  EXPECT_NE(reader->status().message().find("is 10, but"), std::string::npos) << reader->status();
   ExpectRising(neighbour->choice().ids, 8);
 }
 

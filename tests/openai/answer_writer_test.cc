@@ -1,6 +1,5 @@
 // The events of calls as those of choices, before any dialect prints them.
 #include "server/openai/answer_writer.h"
-#include "tests/openai/answer_events.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +7,9 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "server/openai/chat.h"
+#include "tests/openai/answer_events.h"
 
 namespace tramontane {
 namespace {
@@ -110,16 +112,58 @@ TEST(AnswerWriter, WhereOnlyCallsCanBePiecesOfOneAreNoText) {
   EXPECT_THAT(writer.told, ElementsAre("started 0 of m", "0: ", "0 ends: limit"));
 }
 
-TEST(AnswerWriter, AnEndIsCallsOnlyWhereTheModelWasDone) {
+TEST(AnswerWriter, AnEndIsCallsUnlessTheAnswerWasCutOff) {
   const std::vector<std::pair<v1::FinishReason, std::string>> ends = {
       {v1::FINISH_REASON_STOP, "tool calls"},
-      {v1::FINISH_REASON_STOP_SEQUENCE, "stop sequence"},
+      {v1::FINISH_REASON_STOP_SEQUENCE, "tool calls"},
       {v1::FINISH_REASON_LENGTH, "limit"},
       {v1::FINISH_REASON_TIME_LIMIT, "limit"}};
   for (const auto& [reason, name] : ends) {
     Recorder writer = Writer(WithTools());
     writer.OnEvents(0, {Started(), Said(kTwoCalls, 4), Finished(reason)});
     EXPECT_EQ(writer.told.back(), "0 ends: " + name);
+  }
+}
+
+TEST(AnswerWriter, AStopWithinACallThatHadToBeMadeHasCutTheAnswerOff) {
+  AnswerOptions forced = WithTools();
+  forced.only_tool_calls = true;
+  const auto end = [](const AnswerOptions& options, const std::string& said) {
+    Recorder writer = Writer(options);
+    writer.OnEvents(0, {Started(), Said(said, 0), Finished(v1::FINISH_REASON_STOP_SEQUENCE)});
+    return writer.told.back();
+  };
+  const std::string whole = R"([{"name": "f", "arguments": {}})";
+  EXPECT_EQ(end(forced, kCutCall), "0 ends: limit");
+  EXPECT_EQ(end(forced, ""), "0 ends: limit");
+  EXPECT_EQ(end(forced, "["), "0 ends: limit");
+  EXPECT_EQ(end(forced, whole + R"(, {"na)"), "0 ends: limit") << "the second";
+  EXPECT_EQ(end(forced, whole), "0 ends: tool calls");
+  EXPECT_EQ(end(WithTools(), kCutCall), "0 ends: stop sequence") << "what is no call is text";
+}
+
+TEST(AnswerWriter, WhatAChoiceFailedOfIsToldInTheWordsOfTheRequest) {
+  for (const bool stream : {false, true}) {
+    AnswerOptions options;
+    options.stream = stream;
+    std::vector<FieldNames> names(1, FieldNames(StandardShapes().chat));
+    names[0].Rename("constraint", "response_format");
+    const auto fault = [&](const char* field, const std::string& message) {
+      const auto writer = MakeChatWriter(options, names);
+      v1::GenerateResponse event = Finished(v1::FINISH_REASON_ERROR);
+      event.mutable_finished()->set_error_message(message);
+      event.mutable_finished()->set_error_field(field);
+      event.mutable_finished()->set_error_code(static_cast<int32_t>(StatusCode::kInvalidArgument));
+      writer->OnEvents(0, {Started(), event});
+      return *writer->Fault();
+    };
+    const ApiError early = fault("stopping.min_tokens", "stopping.min_tokens is 50, but");
+    EXPECT_EQ(early.param, "min_tokens");
+    EXPECT_EQ(early.message, "choice 0 has failed: min_tokens is 50, but");
+    EXPECT_EQ(early.status, 400);
+    EXPECT_EQ(fault("constraint", "constraint allows no token").message,
+              "choice 0 has failed: response_format allows no token");
+    EXPECT_EQ(fault("", "why").message, "choice 0 has failed: why");
   }
 }
 

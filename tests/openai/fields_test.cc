@@ -12,7 +12,9 @@ namespace tramontane {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::Pair;
+using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
 TEST(Fields, EverySamplingFieldArrives) {
@@ -145,6 +147,26 @@ TEST(Fields, TheNewerNameOfMaxTokensWins) {
   EXPECT_EQ(ChatWith(R"("max_tokens":5,"max_completion_tokens":null)").calls[0].stopping().max_tokens(), 5);
   EXPECT_EQ(ChatWith(R"("max_tokens":0)").calls[0].stopping().max_tokens(), 0);
   EXPECT_TRUE(ChatWith(R"("max_tokens":0)").calls[0].stopping().has_max_tokens());
+  const auto completion = [](const char* fields) {
+    return CompletionWith(fields).calls[0].stopping().max_tokens();
+  };
+  EXPECT_EQ(completion(R"("max_tokens":5,"max_completion_tokens":5)"), 5);
+  EXPECT_EQ(completion(R"("max_tokens":5,"max_completion_tokens":7)"), 7);
+  EXPECT_EQ(completion(R"("max_completion_tokens":7)"), 7);
+  EXPECT_EQ(completion(R"("max_tokens":5,"max_completion_tokens":null)"), 5);
+  EXPECT_EQ(completion(""), 16);
+  EXPECT_EQ(CompletionWith(R"("max_completion_tokens":7)").names[0].NameOf("stopping.max_tokens"),
+            "max_completion_tokens");
+}
+
+TEST(Fields, ANumberThatVanishesInThirtyTwoBitsIsNamedAsItWasSent) {
+  const ApiError tiny = ChatFaultWith(R"("top_p":1e-300)");
+  EXPECT_EQ(tiny.param, "top_p");
+  EXPECT_THAT(tiny.message, StartsWith("top_p: is 1e-300, too close to 0"));
+  EXPECT_GT(ChatWith(R"("top_p":1e-30)").calls[0].sampling().top_p(), 0);
+  EXPECT_EQ(ChatWith(R"("temperature":1e-300)").calls[0].sampling().temperature(), 0)
+      << "the likeliest token";
+  EXPECT_THAT(ChatFaultWith(R"("presence_penalty":1e300)").message, HasSubstr("is 1e+300; the range is"));
 }
 
 TEST(Fields, ChatLogprobsAreAFlagAndANumber) {

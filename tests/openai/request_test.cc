@@ -229,6 +229,17 @@ TEST(Errors, PathsOfTheProtoBecomeNamesOfTheBody) {
             "max_completion_tokens");
 }
 
+TEST(Errors, OfAFieldThatAnotherImpliesNameTheOneThatWasSent) {
+  const auto name = [](const char* fields) {
+    return CompletionWith(fields).names[0].NameOf("output.prompt_logprobs");
+  };
+  EXPECT_EQ(name(R"("echo":true,"logprobs":1)"), "echo");
+  EXPECT_EQ(name(R"("echo":true,"logprobs":1,"prompt_logprobs":1)"), "prompt_logprobs");
+  const GenerationRequest forced =
+      ChatWith(R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required")");
+  EXPECT_EQ(forced.names[0].NameOf("constraint"), "tool_choice");
+}
+
 TEST(Errors, OfOnePromptOfSeveralNameIt) {
   const GenerationRequest texts = Completion(R"({"prompt":["a","b"]})");
   EXPECT_EQ(texts.names[1].NameOf("text"), "prompt[1]");
