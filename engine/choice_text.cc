@@ -1,6 +1,7 @@
 #include "engine/choice_text.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tramontane {
 
@@ -10,8 +11,11 @@ ChoiceText::ChoiceText(const Request& request, const Tokenizer* tokenizer)
                request.stopping.include_stop ? StopMatcher::Matched::kShown : StopMatcher::Matched::kDropped),
       min_tokens_(request.stopping.min_tokens),
       skip_special_tokens_(request.output.skip_special_tokens),
-      marked_ids_(request.output.marked_ids) {
+      marked_ids_(request.output.marked_ids),
+      thoughts_(request.output.thoughts),
+      thinks_(thoughts_.open) {
   if (tokenizer == nullptr) return;
+  if (thoughts_.in_text && !request.stopping.stop.empty()) thought_.emplace(thoughts_.open);
   detokenizer_.emplace(*tokenizer);
   // After a control token a message starts, whose first space nobody typed; after text the output goes on
   // with it.
@@ -29,24 +33,61 @@ const std::string* ChoiceText::Append(int32_t token, Spelling spelling, Shown* s
   spelled_bytes_ += piece.size();
   if (IsMarked(token)) marks_.push_back({token, spelled_bytes_});
   const size_t old_bytes = shown->text.size();
-  const std::string* stop = nullptr;
-  if (tokens_ >= min_tokens_) {
-    stop = matcher_.Append(piece, &shown->text);
-  } else {
-    matcher_.AppendUnmatched(piece, &shown->text);
-  }
+  const std::string* stop = Match(token, piece, &shown->text);
   CountShown(old_bytes, shown);
   return stop;
 }
 
-void ChoiceText::Flush(Shown* shown) {
-  if (!detokenizer_) return;
+// What stands in front of a thought and what behind it are no neighbours, so nothing is held across its
+// marks.
+const std::string* ChoiceText::Match(int32_t token, std::string_view piece, std::string* shown) {
+  if (thoughts_.in_text) return thought_ ? MatchBehindThought(piece, shown) : MatchAnswer(piece, shown);
+  const std::string* stop = nullptr;
+  if (thinks_) {
+    *shown += piece;
+  } else {
+    stop = MatchAnswer(piece, shown);
+  }
+  if (stop != nullptr) return stop;
+  if (token == thoughts_.begin) {
+    matcher_.Flush(shown);
+    thinks_ = true;
+  } else if (token == thoughts_.end || token == thoughts_.call) {
+    thinks_ = false;
+  }
+  return nullptr;
+}
+
+const std::string* ChoiceText::MatchBehindThought(std::string_view piece, std::string* shown) {
+  undecided_ += piece;
+  const std::string answer = thought_->Take(piece).text;
+  if (thought_->undecided()) return nullptr;
+  const bool answers = thought_->answers();
+  shown->append(undecided_, 0, undecided_.size() - answer.size());
+  undecided_.clear();
+  if (!answers) return nullptr;
+  thought_.reset();
+  return MatchAnswer(answer, shown);
+}
+
+const std::string* ChoiceText::MatchAnswer(std::string_view piece, std::string* shown) {
+  if (tokens_ >= min_tokens_) return matcher_.Append(piece, shown);
+  matcher_.AppendUnmatched(piece, shown);
+  return nullptr;
+}
+
+const std::string* ChoiceText::Flush(Shown* shown) {
+  if (!detokenizer_) return nullptr;
   const size_t old_bytes = shown->text.size();
   std::string rest;
   detokenizer_->Flush(&rest);
-  matcher_.Flush(&shown->text);
-  shown->text += rest;
+  const std::string* stop = MatchAnswer(std::exchange(undecided_, ""), &shown->text);
+  if (stop == nullptr) {
+    matcher_.Flush(&shown->text);
+    shown->text += rest;
+  }
   CountShown(old_bytes, shown);
+  return stop;
 }
 
 PieceUse ChoiceText::UseOf(int32_t token, Spelling spelling) const {

@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/request.h"
 #include "engine/stop_matcher.h"
 #include "engine/token_stream.h"
+#include "models/chat/thought_in_text.h"
 #include "models/tokenizer/detokenizer.h"
 #include "models/tokenizer/tokenizer.h"
 
@@ -38,8 +40,9 @@ class ChoiceText {
   // How `token` would become text if it came next.
   PieceUse UseOf(int32_t token, Spelling spelling) const;
 
-  // The text ends here: appends what was held back.
-  void Flush(Shown* shown);
+  // The text ends here: appends what was held back. Returns the stop string that is found in what could not
+  // be told from a thought before, or null.
+  const std::string* Flush(Shown* shown);
 
   int64_t tokens() const { return tokens_; }
   bool finished() const { return finished_; }
@@ -54,6 +57,10 @@ class ChoiceText {
 
   bool IsMarked(int32_t token) const;
   std::string Spell(int32_t token);
+  // Stop strings count in the answer alone. Returns as Append.
+  const std::string* Match(int32_t token, std::string_view piece, std::string* shown);
+  const std::string* MatchBehindThought(std::string_view piece, std::string* shown);
+  const std::string* MatchAnswer(std::string_view piece, std::string* shown);
   // `shown` has grown to what the reader sees now, from `old_bytes`.
   void CountShown(size_t old_bytes, Shown* shown);
 
@@ -63,6 +70,11 @@ class ChoiceText {
   int64_t min_tokens_;
   bool skip_special_tokens_;
   const std::vector<int32_t>& marked_ids_;
+  const ThoughtMarks& thoughts_;
+  bool thinks_;  // in a thought between control tokens
+  // Where marks are text and stop strings wait for the answer: until it begins.
+  std::optional<ThoughtInText> thought_;
+  std::string undecided_;  // of a thought or of the answer: not shown yet
   int64_t tokens_ = 0;
   // In bytes of the choice's text.
   size_t spelled_bytes_ = 0;  // of the tokens so far, held back or not

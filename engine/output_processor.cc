@@ -65,7 +65,7 @@ const std::string* OutputProcessor::DeliverToken(ChoiceOutput& output, ChoiceTex
   const auto spelling = shown ? ChoiceText::Spelling::kShown : ChoiceText::Spelling::kHidden;
   output.token->use = text.UseOf(output.token->token, spelling);
   const std::string* stop = text.Append(output.token->token, spelling, &gain);
-  if (stop == nullptr && output.end) text.Flush(&gain);
+  if (stop == nullptr && output.end) stop = text.Flush(&gain);
   delta.text = std::move(gain.text);
   delta.marks = std::move(gain.marks);
   if (request.output.logprobs >= 0) delta.logprobs.push_back(*std::move(output.token));

@@ -11,6 +11,7 @@
 #include "engine/kv_owner.h"
 #include "kernels/context_policy.h"
 #include "kernels/core/status.h"
+#include "models/chat/thought_marks.h"
 #include "models/grammar/grammar.h"
 
 namespace tramontane {
@@ -32,7 +33,7 @@ struct SamplingParams {
 struct StoppingParams {
   std::optional<int64_t> max_tokens;  // unset: the rest of the context; 0: score the prompt only
   int64_t min_tokens = 0;             // eos and stop token ids are banned, stop strings unmatched, until then
-  std::vector<std::string> stop;      // UTF-8
+  std::vector<std::string> stop;      // UTF-8; of the answer, never in a thought or across its border
   std::vector<int32_t> stop_token_ids;
   bool include_stop = false;  // the matched stop string stays in the text
   bool ignore_eos = false;
@@ -45,6 +46,8 @@ struct OutputParams {
   bool skip_special_tokens = true;
   bool prompt_tokens = false;       // the prompt's ids in Started
   std::vector<int32_t> marked_ids;  // tokens of whose place in the text the reader is told (TextMark)
+  // What of the text is a thought, in which no stop text counts. Its control tokens are among marked_ids.
+  ThoughtMarks thoughts;
 };
 
 // What the text of each choice must be.

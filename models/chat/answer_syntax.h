@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "models/chat/thought_marks.h"
 #include "models/tokenizer/tokenizer.h"
 
 namespace tramontane {
@@ -29,6 +30,11 @@ struct AnswerSyntax {
   int32_t end_think = -1;    // [/THINK]
   // Without these ids: an answer that begins with the text <think> is thinking up to the text </think>.
   bool thinks_in_text = false;
+
+  // How an answer's thoughts are marked; `open` is not known here.
+  ThoughtMarks thoughts() const {
+    return {.begin = begin_think, .end = end_think, .call = tool_calls, .in_text = thinks_in_text};
+  }
 };
 
 // Of one of Mistral's formats. Without the control tokens that calls need there are none.

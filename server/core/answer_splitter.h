@@ -15,8 +15,8 @@
 
 #include "engine/token_stream.h"
 #include "models/chat/answer_syntax.h"
+#include "models/chat/thought_in_text.h"
 #include "models/tokenizer/tokenizer.h"
-#include "server/core/thought_in_text.h"
 #include "tramontane/v1/inference.pb.h"
 
 namespace tramontane {

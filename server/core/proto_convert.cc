@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -14,11 +15,13 @@
 #include "kernels/core/utf8.h"
 #include "kernels/sampling.h"
 #include "models/chat/chat.h"
+#include "models/chat/thought_in_text.h"
 #include "models/tokenizer/fill_in_middle.h"
 #include "server/base/text.h"
 #include "server/core/constraint_convert.h"
 #include "server/core/marked_calls.h"
 #include "server/core/session_prompt.h"
+#include "server/core/thought_grammar.h"
 #include "server/core/tool_choice.h"
 
 namespace tramontane {
@@ -33,7 +36,6 @@ static_assert(static_cast<int>(FinishReason::kError) + 1 == v1::FINISH_REASON_ER
 namespace {
 
 constexpr int64_t kMaxWireFields = 1 << 20;     // of a message, nested ones included; a packed list is one
-constexpr size_t kMaxDeltaTokens = 1024;        // of one message; with 20 logprobs each about half a megabyte
 constexpr int64_t kMaxTokenizeBytes = 6 << 20;  // of a text or chat that is only tokenised; more: refused
 constexpr int64_t kMaxTimeLimitMs = 24LL * 3600 * 1000;
 
@@ -176,6 +178,11 @@ ProtoConverter::ProtoConverter(const ServedModel& model)
       longest_piece_bytes_(LongestPieceBytes(*model.tokenizer)),
       answer_syntax_(model.chat_format->answer_syntax()) {
   TM_CHECK(!model.names.empty(), "a served model needs a name");
+  const ThoughtMarks marks = answer_syntax_.thoughts();
+  if (marks.any() && model.constraints != nullptr) {
+    thought_vocabulary_ =
+        std::make_shared<const ThoughtVocabulary>(marks, *model.tokenizer, model.config.vocab_size);
+  }
 }
 
 RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* request,
@@ -207,7 +214,12 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
                            .scores_only = request->stopping.max_tokens == 0};
   if (RpcError error = PromptIds(proto, room, session, &request->prompt); !error.ok()) return error;
   request->output.marked_ids = MarkedIds(answer_syntax_, proto.has_chat());
-  return ConstrainOutput(proto, wanted, &request->constraint);
+  ThoughtMarks& thoughts = request->output.thoughts;
+  if (proto.has_chat()) {
+    thoughts = answer_syntax_.thoughts();
+    thoughts.open = thoughts.any() && EndsWithinThought(request->prompt);
+  }
+  return ConstrainOutput(proto, wanted, &thoughts, &request->constraint);
 }
 
 // The prompt is that of a Generate which generates nothing.
@@ -269,9 +281,44 @@ RpcError ProtoConverter::CandidateIds(const std::string& path, const v1::Candida
   return ids->empty() ? FieldError(path, "is empty: a candidate has at least one token") : RpcError();
 }
 
+namespace {
+
+// What asks a model not to think.
+bool AsksForNoThought(const v1::Chat& chat) {
+  if (chat.reasoning_effort() == "none") return true;
+  const auto kwargs =
+      nlohmann::json::parse(chat.chat_template_kwargs_json(), nullptr, /*allow_exceptions=*/false);
+  const auto is_off = [&kwargs](const char* key) {
+    return kwargs.is_object() && kwargs.contains(key) && kwargs[key] == false;
+  };
+  return is_off("enable_thinking") || is_off("thinking");
+}
+
+// An answer that has begun thinks no more, unless it is at it.
+bool GoesOnWithAnswer(const v1::Chat& chat) {
+  return chat.messages_size() > 0 && chat.messages(chat.messages_size() - 1).prefix();
+}
+
+}  // namespace
+
 RpcError ProtoConverter::ConstrainOutput(const v1::GenerateRequest& proto,
-                                         const std::function<bool()>& wanted,
+                                         const std::function<bool()>& wanted, ThoughtMarks* thoughts,
                                          ConstraintParams* constraint) const {
+  if (RpcError error = Constrain(proto, wanted, constraint); !error.ok()) return error;
+  if (constraint->grammar == nullptr || !thoughts->any()) return {};
+  const bool may_begin = !AsksForNoThought(proto.chat()) && !GoesOnWithAnswer(proto.chat());
+  const bool from_first_token = proto.constraint().from_first_token() || !constraint->forced_prefix.empty();
+  if (from_first_token || !(thoughts->open || may_begin) || !thought_vocabulary_->MayThink(thoughts->open)) {
+    thoughts->open = false;  // what is held to its form from here on is no thought
+    return {};
+  }
+  constraint->grammar =
+      std::make_shared<ThoughtGrammar>(thought_vocabulary_, std::move(constraint->grammar), thoughts->open);
+  return {};
+}
+
+RpcError ProtoConverter::Constrain(const v1::GenerateRequest& proto, const std::function<bool()>& wanted,
+                                   ConstraintParams* constraint) const {
   if (!MustCallTools(proto.chat())) {
     if (!proto.has_constraint()) return {};
     return ConvertConstraint(model_, {"constraint"}, proto.constraint(), wanted, constraint);
@@ -641,45 +688,34 @@ v1::GenerateResponse ProtoConverter::StartedToProto(const StreamStarted& started
 }
 
 AnswerSplitter ProtoConverter::NewSplitter(const Request& request, bool is_chat) const {
-  const auto last_control = std::find_if(request.prompt.rbegin(), request.prompt.rend(),
-                                         [this](int32_t id) { return model_.tokenizer->IsControl(id); });
   AnswerSyntax syntax = answer_syntax_;
   syntax.thinks_in_text = syntax.thinks_in_text && is_chat;
-  if (syntax.thinks_in_text) {
-    constexpr ptrdiff_t kMostIds = 64;  // of the text behind a prompt's last control token
-    const ptrdiff_t count = std::min(kMostIds, last_control - request.prompt.rbegin());
-    const std::span<const int32_t> last(request.prompt.end() - count, request.prompt.end());
-    const StatusOr<std::string> text = model_.tokenizer->Decode(last);
-    // What a grammar holds to its form from the first character on begins with no thought.
-    const bool thinks = request.constraint.grammar == nullptr && text.ok() && LeavesThoughtOpen(*text);
-    return {syntax, {}, thinks, *model_.tokenizer};
-  }
-  const bool thinks = last_control != request.prompt.rend() && *last_control == answer_syntax_.begin_think;
-  return {syntax, request.output.marked_ids, thinks, *model_.tokenizer};
+  return {syntax, request.output.marked_ids, request.output.thoughts.open, *model_.tokenizer};
 }
 
-std::vector<v1::GenerateResponse> ProtoConverter::DeltaToProto(StreamDelta delta, const DeltaParts& parts,
-                                                               AnswerSplitter* splitter) const {
-  std::vector<v1::GenerateResponse> responses;
-  const size_t tokens = delta.token_ids.size();
+bool ProtoConverter::EndsWithinThought(const std::vector<int32_t>& prompt) const {
+  const auto last_control = std::find_if(prompt.rbegin(), prompt.rend(),
+                                         [this](int32_t id) { return model_.tokenizer->IsControl(id); });
+  if (!answer_syntax_.thinks_in_text) {
+    return last_control != prompt.rend() && *last_control == answer_syntax_.begin_think;
+  }
+  constexpr ptrdiff_t kMostIds = 64;  // of the text behind a prompt's last control token
+  const ptrdiff_t count = std::min(kMostIds, last_control - prompt.rbegin());
+  const StatusOr<std::string> text = model_.tokenizer->Decode({prompt.end() - count, prompt.end()});
+  return text.ok() && LeavesThoughtOpen(*text);
+}
+
+v1::GenerateResponse ProtoConverter::DeltaToProto(StreamDelta delta, const DeltaParts& parts,
+                                                  AnswerSplitter* splitter) const {
+  v1::GenerateResponse response;
+  v1::Delta* proto = response.mutable_delta();
   splitter->Count(delta.token_ids);
-  size_t begin = 0;
-  do {
-    const size_t end = std::min(begin + kMaxDeltaTokens, tokens);
-    v1::Delta* proto = responses.emplace_back().mutable_delta();
-    proto->set_choice(delta.choice);
-    if (parts.text && end == tokens) splitter->Split(std::move(delta.text), delta.marks, proto);
-    if (parts.token_ids) {
-      proto->mutable_token_ids()->Add(delta.token_ids.begin() + static_cast<ptrdiff_t>(begin),
-                                      delta.token_ids.begin() + static_cast<ptrdiff_t>(end));
-    }
-    for (size_t i = begin; i < std::min(end, delta.logprobs.size()); ++i) {
-      TokenInfoToProto(delta.logprobs[i], proto->add_logprobs());
-    }
-    proto->set_completion_tokens(delta.completion_tokens - static_cast<int64_t>(tokens - end));
-    begin = end;
-  } while (begin < tokens);
-  return responses;
+  proto->set_choice(delta.choice);
+  if (parts.text) splitter->Split(std::move(delta.text), delta.marks, proto);
+  if (parts.token_ids) proto->mutable_token_ids()->Add(delta.token_ids.begin(), delta.token_ids.end());
+  for (const TokenInfo& info : delta.logprobs) TokenInfoToProto(info, proto->add_logprobs());
+  proto->set_completion_tokens(delta.completion_tokens);
+  return response;
 }
 
 void ProtoConverter::TokenInfoToProto(const TokenInfo& info, v1::TokenLogprob* proto) const {
@@ -724,7 +760,11 @@ v1::GenerateResponse ProtoConverter::FinishedToProto(const StreamFinished& finis
   proto->set_reason(static_cast<v1::FinishReason>(static_cast<int>(finished.reason) + 1));
   if (finished.stop_token_id >= 0) proto->set_stop_token_id(finished.stop_token_id);
   if (!finished.stop_string.empty()) proto->set_stop(finished.stop_string);
-  if (finished.reason == FinishReason::kError) proto->set_error_message(finished.status.message());
+  if (finished.reason == FinishReason::kError) {
+    proto->set_error_message(finished.status.message());
+    proto->set_error_field(finished.status.field());
+    proto->set_error_code(static_cast<int32_t>(finished.status.code()));
+  }
 
   v1::Usage* usage = proto->mutable_usage();
   usage->set_prompt_tokens(finished.usage.prompt_tokens);

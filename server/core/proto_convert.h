@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,8 @@
 #include "tramontane/v1/inference.pb.h"
 
 namespace tramontane {
+
+class ThoughtVocabulary;
 
 class ProtoConverter {
  public:
@@ -47,11 +50,9 @@ class ProtoConverter {
     bool text = true;
     bool token_ids = true;
   };
-  // One message, or several where a slow reader left much to be joined: clients refuse messages above 4 MiB.
-  // The text is in the last.
   // `splitter` is that of the delta's choice.
-  std::vector<v1::GenerateResponse> DeltaToProto(StreamDelta delta, const DeltaParts& parts,
-                                                 AnswerSplitter* splitter) const;
+  v1::GenerateResponse DeltaToProto(StreamDelta delta, const DeltaParts& parts,
+                                    AnswerSplitter* splitter) const;
   // Of a choice of that request, as Generate filled it in.
   AnswerSplitter NewSplitter(const Request& request, bool is_chat) const;
   static v1::GenerateResponse FinishedToProto(const StreamFinished& finished, const AnswerSplitter& splitter);
@@ -63,8 +64,13 @@ class ProtoConverter {
 
  private:
   RpcError CheckModelName(const std::string& name) const;
+  // `thoughts`: those that the prompt and the request leave room for; none, where the form holds from the
+  // first token.
   RpcError ConstrainOutput(const v1::GenerateRequest& proto, const std::function<bool()>& wanted,
-                           ConstraintParams* constraint) const;
+                           ThoughtMarks* thoughts, ConstraintParams* constraint) const;
+  RpcError Constrain(const v1::GenerateRequest& proto, const std::function<bool()>& wanted,
+                     ConstraintParams* constraint) const;
+  bool EndsWithinThought(const std::vector<int32_t>& prompt) const;
   // What a prompt has to leave.
   struct PromptRoom {
     int64_t context = 0;
@@ -90,6 +96,7 @@ class ProtoConverter {
   const ServedModel& model_;
   int64_t longest_piece_bytes_ = 0;  // no token stands for more bytes of text; 0: unknown
   AnswerSyntax answer_syntax_;
+  std::shared_ptr<const ThoughtVocabulary> thought_vocabulary_;  // null: the model has no thoughts
 };
 
 // Refuses a message of millions of tiny fields, and text that is not UTF-8, before anything is built from it:

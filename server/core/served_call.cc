@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iterator>
 #include <utility>
 
 #include "server/base/request_id.h"
@@ -151,9 +150,8 @@ InferenceEvents ServedCall::Take() {
   for (StreamDelta& delta : update.deltas) {
     AnswerSplitter& splitter = splitters_[static_cast<size_t>(delta.choice)];
     session_.NoteTokens(delta.token_ids);
-    std::vector<v1::GenerateResponse> messages = converter.DeltaToProto(std::move(delta), parts_, &splitter);
-    for (const v1::GenerateResponse& message : messages) session_.NoteDelta(message.delta());
-    std::move(messages.begin(), messages.end(), std::back_inserter(taken.events));
+    taken.events.push_back(converter.DeltaToProto(std::move(delta), parts_, &splitter));
+    session_.NoteDelta(taken.events.back().delta());
   }
   NoteContent(update, taken.events);
   for (const StreamFinished& finished : update.finished) {

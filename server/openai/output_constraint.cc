@@ -106,7 +106,11 @@ Shape StructuredOutputsShape(const ConstraintShapes& shapes) {
       Refused("disable_additional_properties", {false}, "say additionalProperties in the schema"),
       Ignored("disable_fallback"),
       Ignored("backend"),
-      Ignored("enable_in_reasoning"),
+      {.name = "enable_in_reasoning",
+       .shape = Boolean(),
+       .doc = "True: the answer is held to its form, here or in response_format, from its first token on, so "
+              "that the "
+              "model does not think before. Default false."},
   });
 }
 
@@ -144,7 +148,8 @@ std::optional<ApiError> AddStructuredOutputs(const Json& json, OutputDemands* de
   add("regex", &OutputDemands::AddRegex);
   add("choice", &OutputDemands::AddChoice);
   add("grammar", &OutputDemands::AddGrammar);
-  if (!demands->empty()) return std::nullopt;
+  const bool says_of_thoughts = Find(*outputs, "enable_in_reasoning") && Find(json, "response_format");
+  if (!demands->empty() || says_of_thoughts) return std::nullopt;
   return FieldFault("structured_outputs",
                     "is empty; it must have one of json, json_object, regex, choice, grammar");
 }
@@ -176,7 +181,11 @@ std::optional<ApiError> ConvertConstraint(const Json& json, v1::GenerateRequest*
   add("guided_grammar", &OutputDemands::AddGrammar);
   add("regex", &OutputDemands::AddRegex);
   add("ebnf", &OutputDemands::AddGrammar);
-  return demands.PutInto(call, names);
+  if (auto fault = demands.PutInto(call, names)) return fault;
+  const Json* outputs = Find(json, "structured_outputs");
+  const bool holds_thoughts = outputs != nullptr && IsTrue(*outputs, "enable_in_reasoning");
+  if (holds_thoughts && call->has_constraint()) call->mutable_constraint()->set_from_first_token(true);
+  return std::nullopt;
 }
 
 }  // namespace tramontane

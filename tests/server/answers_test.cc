@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -86,6 +87,7 @@ Read ReadWhole(const std::string& body) {
   Read read;
   if (message["content"].is_string()) read.content = message["content"];
   read.reasoning = message.value("reasoning_content", "");
+  EXPECT_EQ(message.value("reasoning", ""), read.reasoning) << "its other name";
   for (const Json& call : message.value("tool_calls", Json::array())) {
     read.calls.push_back(call["function"]["name"].get<std::string>() +
                          call["function"]["arguments"].get<std::string>());
@@ -105,6 +107,7 @@ Read ReadStream(const std::string& stream) {
     const Json& delta = chunk["choices"][0]["delta"];
     read.content += delta.value("content", "");
     read.reasoning += delta.value("reasoning_content", "");
+    EXPECT_EQ(delta.value("reasoning", ""), delta.value("reasoning_content", "")) << "its other name";
     for (const Json& call : delta.value("tool_calls", Json::array())) {
       const Json& function = call["function"];
       if (function.contains("name")) read.calls.push_back(function["name"]);
@@ -571,13 +574,157 @@ TEST(ServedAnswers, ACallThatMustBeMadeIsHeldToItsFormat) {
   chat.mutable_tool_choice()->set_mode(v1::TOOL_CHOICE_MODE_REQUIRED);
   v1::GenerateRequest request;
   *request.mutable_chat() = chat;
-  World calls("v13", chat, R"([TOOL_CALLS]g[ARGS]{}[TOOL_CALLS]f[ARGS]{"a": 1})");
+  World calls("v13", chat, R"([TOOL_CALLS]g[ARGS]{}[TOOL_CALLS]f[ARGS]{})");
   if (!calls.has_constraints()) GTEST_SKIP() << "this build has no structured output (TRAMONTANE_STRUCTURED)";
   const Heard heard = Ask(calls, request);
-  EXPECT_EQ(heard.text, R"(g{}f{"a": 1})");
+  EXPECT_EQ(heard.text, "g{}f{}");
   EXPECT_EQ(heard.finished.reason(), v1::FINISH_REASON_STOP);
   World talks("v13", chat, "Hello");  // it looks at no mask
   EXPECT_EQ(CallReader(talks.client(), request).ReadAll().code, StatusCode::kInternal);
+}
+
+// ---- stop texts and thoughts --------------------------------------------------------------------------
+
+struct Stopped {
+  std::string reasoning, text, stop;
+  bool operator==(const Stopped&) const = default;
+};
+void PrintTo(const Stopped& stopped, std::ostream* out) {
+  *out << "'" << stopped.reasoning << "', '" << stopped.text << "' by '" << stopped.stop << "'";
+}
+
+// What a chat's answer is where the model says `answer`; twice, as two choices of one request.
+Stopped AskWithStops(const std::string& version, const std::string& answer,
+                     const std::vector<std::string>& stops,
+                     const std::function<void(v1::GenerateRequest*)>& change = {}) {
+  v1::GenerateRequest request;
+  *request.mutable_chat() = Hi();
+  request.set_choices(2);
+  for (const std::string& stop : stops) request.mutable_stopping()->add_stop(stop);
+  if (change) change(&request);
+  World world(version, request.chat(), answer);
+  CallReader call(world.client(), request);
+  EXPECT_TRUE(call.ReadAll().ok());
+  Stopped stopped[2];
+  for (const v1::GenerateResponse& event : call.events()) {
+    Stopped& said = stopped[event.has_finished() ? event.finished().choice() : event.delta().choice()];
+    said.reasoning += event.delta().reasoning();
+    said.text += event.delta().text();
+    said.stop += event.finished().stop();
+  }
+  EXPECT_EQ(stopped[0], stopped[1]);
+  return stopped[0];
+}
+
+TEST(StopTexts, LookAtTheAnswerAlone) {
+  for (const char* version : {"v13", "v15"}) {
+    const auto ask = [&](const std::string& answer, const std::vector<std::string>& stops) {
+      return AskWithStops(version, answer, stops);
+    };
+    const std::string thought = "[THINK]let me stop; now[/THINK]";
+    EXPECT_EQ(ask(thought + "Go.", {" me"}), (Stopped{"let me stop; now", "Go.", ""}));
+    EXPECT_EQ(ask(thought + "Go with me.", {" me"}), (Stopped{"let me stop; now", "Go with", " me"}));
+    EXPECT_EQ(ask(thought + "Go.", {"nowGo", "w", "[THINK]"}), (Stopped{"let me stop; now", "Go.", ""}))
+        << "the border";
+    EXPECT_EQ(ask("Go[THINK]a[/THINK]Go.", {"GoGo", "oa"}), (Stopped{"a", "GoGo.", ""}))
+        << "neither are neighbours";
+    EXPECT_EQ(ask("ab[THINK]x", {"bc"}), (Stopped{"x", "ab", ""})) << "what was held back is shown";
+    EXPECT_EQ(ask("[THINK]x[TOOL_CALLS]f[ARGS]{}", {"f"}), (Stopped{"x", "", "f"}))
+        << "a call ends a thought";
+    EXPECT_EQ(ask("a[/THINK]b", {"ab"}), (Stopped{"", "", "ab"})) << "of no thought";
+  }
+  EXPECT_EQ(AskWithStops("v11", "[THINK]a me", {" me"}), (Stopped{"", "a", " me"}))
+      << "a format without thoughts";
+}
+
+TEST(StopTexts, OfAThoughtThatThePromptBeganWaitForItsEnd) {
+  const auto open = [](v1::GenerateRequest* request) {
+    v1::ChatMessage& message = AddAssistant(request->mutable_chat());
+    message.set_prefix(true);
+    message.add_parts()->mutable_thinking()->set_text("h");
+    message.mutable_parts(0)->mutable_thinking()->set_open(true);
+  };
+  EXPECT_EQ(AskWithStops("v13", "m. x[/THINK]Yes. No", {"."}, open), (Stopped{"m. x", "Yes", "."}));
+}
+
+TEST(StopTexts, KeepTheirOwnTextAndTheirTokensInTheAnswer) {
+  const auto include = [](v1::GenerateRequest* request) {
+    request->mutable_stopping()->set_include_stop(true);
+  };
+  EXPECT_EQ(AskWithStops("v13", "[THINK]a.[/THINK]b.c", {"."}, include), (Stopped{"a.", "b.", "."}));
+  const auto late = [](v1::GenerateRequest* request) { request->mutable_stopping()->set_min_tokens(6); };
+  EXPECT_EQ(AskWithStops("v13", "[THINK]a[/THINK].b.c", {"."}, late), (Stopped{"a", ".b", "."}));
+}
+
+// ---- forms and thoughts -------------------------------------------------------------------------------
+
+v1::GenerateRequest HeldToJson() {
+  v1::GenerateRequest request;
+  *request.mutable_chat() = Hi();
+  request.mutable_constraint()->set_json_schema(R"({"type": "object", "properties": {}})");
+  return request;
+}
+
+TEST(HeldAnswers, AThoughtComesFirstAndTheFormBehindIt) {
+  World world("v13", Hi(), "[THINK]so [1] it is[/THINK]{}");
+  if (!world.has_constraints()) GTEST_SKIP() << "this build has no structured output (TRAMONTANE_STRUCTURED)";
+  v1::GenerateRequest request = HeldToJson();
+  const Heard heard = Ask(world, request);
+  EXPECT_EQ(heard.reasoning, "so [1] it is");
+  EXPECT_EQ(heard.text, "{}");
+  EXPECT_EQ(heard.finished.reason(), v1::FINISH_REASON_STOP);
+  // The model looks at no mask, so what may not come is a fault.
+  request.mutable_constraint()->set_from_first_token(true);
+  EXPECT_EQ(CallReader(world.client(), request).ReadAll().code, StatusCode::kInternal);
+}
+
+TEST(HeldAnswers, WhereNoThoughtIsWantedTheFormBeginsAtOnce) {
+  v1::GenerateRequest request = HeldToJson();
+  request.mutable_chat()->set_reasoning_effort("none");
+  World world("v15", request.chat(), "[THINK]a[/THINK]{}");
+  if (!world.has_constraints()) GTEST_SKIP() << "this build has no structured output (TRAMONTANE_STRUCTURED)";
+  EXPECT_EQ(CallReader(world.client(), request).ReadAll().code, StatusCode::kInternal);
+  request = HeldToJson();
+  request.mutable_chat()->set_chat_template_kwargs_json(R"({"enable_thinking": false})");
+  World switched_off("v13", request.chat(), "[THINK]a[/THINK]{}");
+  EXPECT_EQ(CallReader(switched_off.client(), request).ReadAll().code, StatusCode::kInternal);
+}
+
+TEST(HeldAnswers, AThoughtOfThePromptGoesOnAndAnAnswerThatHasBegunHasNone) {
+  v1::GenerateRequest request = HeldToJson();
+  v1::ChatMessage& message = AddAssistant(request.mutable_chat());
+  message.set_prefix(true);
+  v1::Thinking& thinking = *message.add_parts()->mutable_thinking();
+  thinking.set_text("h");
+  thinking.set_open(true);
+  World open("v13", request.chat(), "m[/THINK]{}");
+  if (!open.has_constraints()) GTEST_SKIP() << "this build has no structured output (TRAMONTANE_STRUCTURED)";
+  const Heard heard = Ask(open, request);
+  EXPECT_EQ(heard.reasoning, "m");
+  EXPECT_EQ(heard.text, "{}");
+  request.mutable_constraint()->set_from_first_token(true);
+  World held("v13", request.chat(), "{}");
+  const Heard at_once = Ask(held, request);
+  EXPECT_EQ(at_once.reasoning, "");
+  EXPECT_EQ(at_once.text, "{}");
+  request = HeldToJson();
+  AddAssistant(request.mutable_chat()).set_content("As JSON: ");
+  request.mutable_chat()->mutable_messages(1)->set_prefix(true);
+  World begun("v13", request.chat(), "[THINK]a[/THINK]{}");
+  EXPECT_EQ(CallReader(begun.client(), request).ReadAll().code, StatusCode::kInternal);
+}
+
+TEST(HeldAnswers, AThoughtMayComeBeforeACallThatMustBeMade) {
+  v1::Chat chat = Hi();
+  chat.add_tools()->set_name("f");
+  chat.mutable_tool_choice()->set_mode(v1::TOOL_CHOICE_MODE_REQUIRED);
+  v1::GenerateRequest request;
+  *request.mutable_chat() = chat;
+  World world("v13", chat, "[THINK]hm[/THINK][TOOL_CALLS]f[ARGS]{}");
+  if (!world.has_constraints()) GTEST_SKIP() << "this build has no structured output (TRAMONTANE_STRUCTURED)";
+  const Heard heard = Ask(world, request);
+  EXPECT_EQ(heard.reasoning, "hm");
+  EXPECT_EQ(heard.text, "f{}");
 }
 
 // ---- what a chat may hold -----------------------------------------------------------------------------

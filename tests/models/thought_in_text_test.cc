@@ -1,5 +1,5 @@
 // ThoughtInText and ThoughtTokens: a leading <think> block, however the text is cut on its way.
-#include "server/core/thought_in_text.h"
+#include "models/chat/thought_in_text.h"
 
 #include <gtest/gtest.h>
 

@@ -14,6 +14,12 @@
 
 namespace tramontane {
 
+inline constexpr std::string_view kBeginOfThought = "<think>";
+inline constexpr std::string_view kEndOfThought = "</think>";
+
+// How many bytes at the end of `text` may begin the mark of a thought's end.
+size_t BytesOfEndMark(std::string_view text);
+
 class ThoughtInText {
  public:
   struct Parts {
@@ -26,6 +32,11 @@ class ThoughtInText {
 
   Parts Take(std::string_view text);
   Parts End();
+
+  // What was given so far may still become a thought or the answer.
+  bool undecided() const { return state_ == State::kBegin; }
+  // The answer has begun: all that is given from here on is part of it.
+  bool answers() const { return state_ == State::kText; }
 
  private:
   enum class State {

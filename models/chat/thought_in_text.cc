@@ -1,4 +1,4 @@
-#include "server/core/thought_in_text.h"
+#include "models/chat/thought_in_text.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,25 +6,22 @@
 namespace tramontane {
 namespace {
 
-constexpr std::string_view kBeginMark = "<think>";
-constexpr std::string_view kEndMark = "</think>";
 constexpr std::string_view kBlanks = " \t\r\n";  // that may stand in front of a thought
-
-// What of the mark that ends a thought may stand at the end of `text`.
-size_t EndMarkBytes(std::string_view text) {
-  size_t mark = std::min(kEndMark.size() - 1, text.size());
-  while (!text.ends_with(kEndMark.substr(0, mark))) --mark;
-  return mark;
-}
 
 // Bytes at the end of `text` that may belong to the end of a thought: new lines, and what of the mark is
 // there.
 size_t BytesToHold(std::string_view text) {
-  const std::string_view before = text.substr(0, text.size() - EndMarkBytes(text));
+  const std::string_view before = text.substr(0, text.size() - BytesOfEndMark(text));
   return text.size() - (before.find_last_not_of('\n') + 1);
 }
 
 }  // namespace
+
+size_t BytesOfEndMark(std::string_view text) {
+  size_t mark = std::min(kEndOfThought.size() - 1, text.size());
+  while (!text.ends_with(kEndOfThought.substr(0, mark))) --mark;
+  return mark;
+}
 
 ThoughtInText::Parts ThoughtInText::Take(std::string_view text) {
   Parts parts;
@@ -51,9 +48,9 @@ bool ThoughtInText::Step(Parts* parts) {
     case State::kBegin: {
       const size_t begin = std::min(held_.find_first_not_of(kBlanks), held_.size());
       const std::string_view said = std::string_view(held_).substr(begin);
-      if (kBeginMark.starts_with(said) && said != kBeginMark) return false;
-      const bool thinks = said.starts_with(kBeginMark);
-      if (thinks) held_.erase(0, begin + kBeginMark.size());
+      if (kBeginOfThought.starts_with(said) && said != kBeginOfThought) return false;
+      const bool thinks = said.starts_with(kBeginOfThought);
+      if (thinks) held_.erase(0, begin + kBeginOfThought.size());
       state_ = thinks ? State::kThoughtBegins : State::kText;
       return true;
     }
@@ -62,12 +59,12 @@ bool ThoughtInText::Step(Parts* parts) {
       state_ = State::kThought;
       return true;
     case State::kThought: {
-      const size_t end = held_.find(kEndMark);
+      const size_t end = held_.find(kEndOfThought);
       const std::string_view thought = std::string_view(held_).substr(0, end);
       const bool has_ended = end != std::string::npos;
       const size_t told = has_ended ? thought.find_last_not_of('\n') + 1 : held_.size() - BytesToHold(held_);
       parts->reasoning += thought.substr(0, told);
-      held_.erase(0, has_ended ? end + kEndMark.size() : told);
+      held_.erase(0, has_ended ? end + kEndOfThought.size() : told);
       if (has_ended) state_ = State::kTextBegins;
       return has_ended;
     }
@@ -94,14 +91,14 @@ void ThoughtTokens::Take(std::string_view piece) {
   held_ += piece;
   if (state_ == State::kBegin) {
     held_.erase(0, held_.find_first_not_of(kBlanks));
-    if (kBeginMark.starts_with(held_) && held_ != kBeginMark) return;
-    if (!held_.starts_with(kBeginMark)) return End();
-    held_.erase(0, kBeginMark.size());
+    if (kBeginOfThought.starts_with(held_) && held_ != kBeginOfThought) return;
+    if (!held_.starts_with(kBeginOfThought)) return End();
+    held_.erase(0, kBeginOfThought.size());
     state_ = State::kThought;
   }
-  const size_t end = held_.find(kEndMark);
+  const size_t end = held_.find(kEndOfThought);
   const bool has_ended = end != std::string::npos;
-  const size_t decided = has_ended ? end : held_.size() - EndMarkBytes(held_);
+  const size_t decided = has_ended ? end : held_.size() - BytesOfEndMark(held_);
   const auto first_of_mark = std::lower_bound(undecided_.begin(), undecided_.end(), decided);
   counted_ += first_of_mark - undecided_.begin();
   undecided_.erase(undecided_.begin(), has_ended ? undecided_.end() : first_of_mark);
@@ -111,8 +108,8 @@ void ThoughtTokens::Take(std::string_view piece) {
 }
 
 bool LeavesThoughtOpen(std::string_view text) {
-  const size_t begin = text.rfind(kBeginMark);
-  return begin != std::string_view::npos && text.find(kEndMark, begin) == std::string_view::npos;
+  const size_t begin = text.rfind(kBeginOfThought);
+  return begin != std::string_view::npos && text.find(kEndOfThought, begin) == std::string_view::npos;
 }
 
 }  // namespace tramontane
