@@ -15,6 +15,9 @@
 
 namespace tramontane {
 
+// Metadata of a gRPC call: how many bytes its caller takes in one message.
+inline constexpr char kMaxMessageBytesKey[] = "x-max-message-bytes";
+
 struct RpcError {
   StatusCode code = StatusCode::kOk;
   std::string field;     // path in the request: "sampling.top_p"; "": the fault is of none

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <deque>
 #include <iterator>
@@ -20,6 +21,7 @@
 #include "server/core/served_call.h"
 #include "server/core/worker_pool.h"
 #include "server/grpc/grpc_status.h"
+#include "server/grpc/message_parts.h"
 #include "tramontane/v1/inference.grpc.pb.h"
 
 namespace tramontane {
@@ -72,6 +74,31 @@ std::optional<std::string> ClientMetadata(const grpc::CallbackServerContext& con
   const auto found = context.client_metadata().find(key);
   if (found == context.client_metadata().end()) return std::nullopt;
   return std::string(found->second.data(), found->second.size());
+}
+
+// What a caller takes in one message: what gRPC's clients take by default, or what it says of itself.
+size_t MostAnswerBytes(const grpc::CallbackServerContext& context) {
+  size_t bytes = kDefaultMessageBytes;
+  if (const auto said = ClientMetadata(context, kMaxMessageBytesKey)) {
+    std::from_chars(said->data(), said->data() + said->size(), bytes);
+  }
+  return bytes;
+}
+
+// The answer of a unary call, or why its caller could not take it.
+RpcError AnswerWith(const google::protobuf::Message& answer, const grpc::CallbackServerContext& context,
+                    grpc::ByteBuffer* response) {
+  const size_t most = MostAnswerBytes(context);
+  if (answer.ByteSizeLong() > most) {
+    RpcError error = ToRpcError(InvalidArgument("the answer has " + std::to_string(answer.ByteSizeLong()) +
+                                                " bytes, and a message holds " + std::to_string(most) +
+                                                ": ask for less at once, or say in the metadata " +
+                                                kMaxMessageBytesKey + " that you take more"));
+    error.reason = "ANSWER_TOO_LARGE";
+    return error;
+  }
+  *response = Serialize(answer);
+  return {};
 }
 
 // What is left of a call's deadline.
@@ -394,7 +421,11 @@ void GenerateCall::WriteNext() {
 
 void GenerateCall::TakeEvents() {
   InferenceEvents taken = served_.Take();
-  if (!reader_gone_) std::move(taken.events.begin(), taken.events.end(), std::back_inserter(outbox_));
+  for (v1::GenerateResponse& event : taken.events) {
+    if (reader_gone_) break;
+    std::vector<v1::GenerateResponse> parts = PartsOf(std::move(event));
+    std::move(parts.begin(), parts.end(), std::back_inserter(outbox_));
+  }
   if (taken.done) outcome_ = taken.outcome;
 }
 
@@ -494,7 +525,7 @@ void ScoreCall::TakeWhatIsThere() {
     ended_ = true;
     outcome = taken.outcome;
   }
-  if (outcome.ok()) *response_ = Serialize(answer_);
+  if (outcome.ok()) outcome = AnswerWith(answer_, *context_, response_);
   End(outcome);
 }
 
@@ -558,7 +589,7 @@ grpc::ServerUnaryReactor* InferenceService::Impl::AnswerOnWorker(grpc::CallbackS
     if (error.ok()) {
       ResponseProto message;
       error = answer(serving, proto, &message);
-      if (error.ok()) *response = Serialize(message);
+      if (error.ok()) error = AnswerWith(message, *context, response);
     }
     reactor->Finish(ToGrpcStatus(error));
   };
@@ -586,7 +617,7 @@ grpc::ServerUnaryReactor* InferenceService::Impl::AtOnce(grpc::CallbackServerCon
   if (error.ok()) {
     ResponseProto message;
     error = answer(*serving, proto, &message);
-    if (error.ok()) *response = Serialize(message);
+    if (error.ok()) error = AnswerWith(message, *context, response);
   }
   reactor->Finish(ToGrpcStatus(error));
   return reactor;

@@ -6,6 +6,12 @@
 namespace tramontane {
 
 void JoinedEvents::Add(v1::GenerateResponse event) {
+  if (event.has_started()) {
+    started_.MergeFrom(event.started());
+    if (event.started().more()) return;
+    started_.clear_more();
+    *event.mutable_started() = std::exchange(started_, {});
+  }
   bytes_ += event.ByteSizeLong();
   v1::Delta* before = event.has_delta() ? DeltaOf(event.delta().choice()) : nullptr;
   if (before == nullptr) return events_.push_back(std::move(event));

@@ -24,6 +24,7 @@ using Clock = std::chrono::system_clock;  // gRPC's deadlines are of this one
 constexpr size_t kMaxHeldBytes = 256 << 10;
 constexpr std::chrono::seconds kUnaryTimeout(60);
 constexpr char kCorrelationIdKey[] = "x-correlation-id";
+constexpr char kMaxMessageBytes[] = "2147483647";  // the channels have no limit of their own
 
 RpcError NoBackendError(const RemoteServers& backends) {
   return UnavailableError("NO_BACKEND", "no server can take the request: " + backends.Describe());
@@ -177,6 +178,7 @@ bool RemoteGeneration::AddEvent(v1::GenerateResponse event) {
     said_something_ = true;
     was_empty = held_.empty();
     held_.Add(std::move(event));
+    was_empty = was_empty && !held_.empty();  // there is something now
     read_on = held_.bytes() < kMaxHeldBytes;
     paused_ = !read_on;
   }
@@ -273,6 +275,7 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion<Reques
     };
     auto call = std::make_shared<OpenCall>();
     call->context.set_deadline(Clock::now() + kUnaryTimeout);
+    call->context.AddMetadata(kMaxMessageBytesKey, kMaxMessageBytes);
     if (!backends_.open_calls().Add(&call->context)) return false;
     call->count.calls = &backends_.open_calls();
     const auto on_status = [self = this->shared_from_this(), backend, call](const grpc::Status& status) {

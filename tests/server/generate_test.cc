@@ -12,6 +12,7 @@ namespace tramontane {
 namespace {
 
 using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
 
 // The model says script[p] at position p, so after a prompt of n tokens it goes on at position n.
 const std::vector<int32_t> kPrompt = {1, 10, 11, 12, 13};
@@ -49,6 +50,60 @@ TEST(Generate, StreamsStartedThenDeltasThenFinished) {
   EXPECT_FALSE(finished.has_stop());
   EXPECT_EQ(finished.usage().prompt_tokens(), kPromptTokens);
   EXPECT_EQ(finished.usage().completion_tokens(), 40);
+}
+
+constexpr size_t kDefaultMessageBytes = 4 << 20;  // that gRPC's clients take
+
+TEST(Generate, ALongPromptsScoresComeInMessagesThatEveryClientTakes) {
+  ScriptedServer server;
+  constexpr int64_t kTokens = 13'000;
+  v1::GenerateRequest request = RequestOfIds(std::vector<int32_t>(kTokens, 10), 3);
+  request.mutable_output()->set_prompt_logprobs(20);
+  request.mutable_output()->set_prompt_tokens(true);
+  Stream stream(server.stub(), request);
+  ASSERT_TRUE(stream.ReadAll().ok());
+  int64_t scores = 0, ids = 0, messages = 0;
+  bool more = true;
+  for (const v1::GenerateResponse& event : stream.events()) {
+    EXPECT_LE(event.ByteSizeLong(), kDefaultMessageBytes);
+    EXPECT_EQ(event.has_started(), more) << "the parts come first, one after the other";
+    more = event.started().more();
+    if (!event.has_started()) continue;
+    ++messages;
+    EXPECT_EQ(event.started().prompt_tokens(), kTokens);
+    scores += event.started().prompt_logprobs_size();
+    ids += event.started().prompt_size();
+  }
+  EXPECT_GT(messages, 1);
+  EXPECT_EQ(scores, kTokens - 1);
+  EXPECT_EQ(ids, kTokens);
+}
+
+TEST(Unary, AnAnswerBeyondWhatTheCallerTakesIsRefusedWithTheLimit) {
+  ScriptedServer server;
+  v1::DetokenizeRequest request;
+  int32_t longest = 0;
+  for (int32_t id = 0; id < server.tokenizer().vocab_size(); ++id) {
+    if (server.tokenizer().PieceBytes(id).size() > server.tokenizer().PieceBytes(longest).size())
+      longest = id;
+  }
+  const size_t piece_bytes = server.tokenizer().PieceBytes(longest).size();
+  for (size_t bytes = 0; bytes <= kDefaultMessageBytes + piece_bytes; bytes += piece_bytes)
+    request.add_token_ids(longest);
+  v1::DetokenizeResponse response;
+  grpc::ClientContext context;
+  const grpc::Status refused = server.stub().Detokenize(&context, request, &response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << refused.error_message();
+  EXPECT_THAT(refused.error_message(), HasSubstr("a message holds 4194304"));
+
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  const auto channel =
+      grpc::CreateCustomChannel(server.address(), grpc::InsecureChannelCredentials(), arguments);
+  grpc::ClientContext larger;
+  larger.AddMetadata("x-max-message-bytes", "8000000");
+  ASSERT_TRUE(v1::Inference::NewStub(channel)->Detokenize(&larger, request, &response).ok());
+  EXPECT_GT(response.text().size(), kDefaultMessageBytes);
 }
 
 TEST(Generate, TimingsAreInTheOrderOfEvents) {

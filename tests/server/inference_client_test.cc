@@ -369,6 +369,25 @@ TEST_F(OverGrpc, AReaderThatTakesNothingStopsTheReadingAndLosesNothing) {
   EXPECT_EQ(call.logprobs().size(), 2000u);
 }
 
+TEST_F(OverGrpc, AStartedInPartsAndAnAnswerOfManyMegabytesAreWhole) {
+  v1::GenerateRequest request = RequestOfIds(std::vector<int32_t>(6000, 10), 3);
+  request.mutable_output()->set_prompt_logprobs(20);
+  CallReader call(client_, request);
+  ASSERT_TRUE(call.ReadAll().ok());
+  ASSERT_TRUE(call.events()[0].has_started());
+  EXPECT_GT(call.events()[0].ByteSizeLong(), size_t{1} << 20) << "meant to come in parts";
+  EXPECT_EQ(call.events()[0].started().prompt_logprobs_size(), 5999);
+  EXPECT_FALSE(call.events()[1].has_started());
+
+  v1::DetokenizeRequest ids;
+  const int32_t said = server_.IdsSaid(0, 1)[0];
+  for (int i = 0; i < 2'000'000; ++i) ids.add_token_ids(said);
+  const auto text =
+      Await<v1::DetokenizeResponse>([&](auto done) { client_.Detokenize(ids, std::move(done)); });
+  EXPECT_TRUE(text.error.ok()) << text.error.message();
+  EXPECT_GT(text.response.text().size(), size_t{4} << 20);
+}
+
 TEST_F(OverGrpc, ACallThatReadsNoFurtherCanBeCancelled) {
   CallReader call(client_, Bulky());
   WaitUntilSaid();
