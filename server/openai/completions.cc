@@ -182,7 +182,7 @@ std::optional<ApiError> ParsePrompts(std::string_view body, const RequestContext
     call.mutable_output()->set_prompt_tokens(true);
     const int32_t scores = std::max(answer.logprobs, answer.prompt_logprobs);
     if (scores >= 0) call.mutable_output()->set_prompt_logprobs(scores);
-    if (answer.prompt_logprobs < 0) request->names[0].Rename("output.prompt_logprobs", "echo");
+    if (answer.prompt_logprobs < 0) request->names[0].Rename("output.prompt_logprobs", "logprobs");
   }
   return std::nullopt;
 }

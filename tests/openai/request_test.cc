@@ -233,7 +233,7 @@ TEST(Errors, OfAFieldThatAnotherImpliesNameTheOneThatWasSent) {
   const auto name = [](const char* fields) {
     return CompletionWith(fields).names[0].NameOf("output.prompt_logprobs");
   };
-  EXPECT_EQ(name(R"("echo":true,"logprobs":1)"), "echo");
+  EXPECT_EQ(name(R"("echo":true,"logprobs":1)"), "logprobs");
   EXPECT_EQ(name(R"("echo":true,"logprobs":1,"prompt_logprobs":1)"), "prompt_logprobs");
   const GenerationRequest forced =
       ChatWith(R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required")");
