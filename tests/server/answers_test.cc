@@ -656,6 +656,39 @@ TEST(StopTexts, KeepTheirOwnTextAndTheirTokensInTheAnswer) {
   EXPECT_EQ(AskWithStops("v13", "[THINK]a[/THINK].b.c", {"."}, late), (Stopped{"a", ".b", "."}));
 }
 
+// What is shown of `said`, a token a byte, and what stopped it.
+std::pair<std::string, std::string> Shown(const std::string& said, const std::string& stop,
+                                          bool open = false) {
+  const ByteTekken tekken("v3");
+  Request request;
+  request.prompt = {1};
+  request.stopping.stop = {stop};
+  request.output.thoughts = {.in_text = true, .open = open};
+  ChoiceText text(request, &*tekken);
+  ChoiceText::Shown shown;
+  for (const char c : said) {
+    const int32_t id = kTestSpecialTokens + static_cast<uint8_t>(c);
+    if (const std::string* by = text.Append(id, ChoiceText::Spelling::kShown, &shown))
+      return {shown.text, *by};
+  }
+  const std::string* by = text.Flush(&shown);
+  return {shown.text, by == nullptr ? "" : *by};
+}
+
+TEST(StopTexts, OfThoughtsWhoseMarksAreTextWaitForTheAnswerToo) {
+  using Pair = std::pair<std::string, std::string>;
+  EXPECT_EQ(Shown("<think>a. b</think>\n\nYes. No", "."), Pair("<think>a. b</think>\n\nYes", "."));
+  EXPECT_EQ(Shown("<think>a</think>\n\nYes", "\n"), Pair("<think>a</think>\n\nYes", "")) << "not its lines";
+  EXPECT_EQ(Shown("\n<think>a</think>Yes", "\n"), Pair("\n<think>a</think>Yes", ""));
+  EXPECT_EQ(Shown("<think>a</think>Yes", "<"), Pair("<think>a</think>Yes", ""));
+  EXPECT_EQ(Shown("<think>a</think>Yes", "</think>Y"), Pair("<think>a</think>Yes", "")) << "the border";
+  EXPECT_EQ(Shown("a.</think>b.c", ".", /*open=*/true), Pair("a.</think>b", "."));
+  EXPECT_EQ(Shown("Yes. No", "."), Pair("Yes", "."));
+  EXPECT_EQ(Shown("\nYes", "\n"), Pair("", "\n"));
+  EXPECT_EQ(Shown("<b>", "<"), Pair("", "<"));
+  EXPECT_EQ(Shown("<th", "<t"), Pair("", "<t")) << "once it cannot be a thought any more";
+}
+
 // ---- forms and thoughts -------------------------------------------------------------------------------
 
 v1::GenerateRequest HeldToJson() {
