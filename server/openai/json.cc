@@ -142,6 +142,15 @@ void AppendEscape(uint8_t byte, std::string* out) {
   }
 }
 
+// Unicode ends a line at these, and so do some clients' readers of events (Python's str.splitlines). Null: no
+// such.
+const char* LineEndEscape(std::string_view character) {
+  if (character == "\xC2\x85") return "\\u0085";
+  if (character == "\xE2\x80\xA8") return "\\u2028";
+  if (character == "\xE2\x80\xA9") return "\\u2029";
+  return nullptr;
+}
+
 }  // namespace
 
 void AppendJsonString(std::string_view bytes, std::string* out) {
@@ -159,7 +168,14 @@ void AppendJsonString(std::string_view bytes, std::string* out) {
       continue;
     }
     const Utf8Unit unit = NextUtf8(bytes.substr(at));
-    out->append(unit.kind == Utf8Kind::kValid ? bytes.substr(at, unit.bytes) : kReplacementCharacter);
+    const std::string_view character = bytes.substr(at, unit.bytes);
+    if (unit.kind != Utf8Kind::kValid) {
+      *out += kReplacementCharacter;
+    } else if (const char* escape = LineEndEscape(character)) {
+      *out += escape;
+    } else {
+      out->append(character);
+    }
     at += unit.bytes;
   }
   *out += '"';

@@ -89,10 +89,14 @@ TEST(Json, KeysKeepTheirOrder) {
             "{\"z\":1,\"a\":[true,null,1.5,\"é\"],\"m\":{}}");
 }
 
-TEST(JsonString, EscapesWhatJsonNeedsAndNothingElse) {
+TEST(JsonString, EscapesWhatJsonNeeds) {
   EXPECT_EQ(JsonString("a\"b\\c\n\r\t\x01\x7f/é北"), "\"a\\\"b\\\\c\\n\\r\\t\\u0001\\u007f/é北\"");
   EXPECT_EQ(JsonString(std::string_view("\0", 1)), "\"\\u0000\"");
   EXPECT_EQ(JsonString(""), "\"\"");
+}
+
+TEST(JsonString, ClientsThatEndLinesAsUnicodeDoesSeeOneLine) {
+  EXPECT_EQ(JsonString("a\u0085b\u2028c\u2029d\u2027"), "\"a\\u0085b\\u2028c\\u2029d\u2027\"");
 }
 
 TEST(JsonString, InvalidUnitsBecomeOneReplacementEach) {
