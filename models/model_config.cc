@@ -88,6 +88,25 @@ int32_t HeadDimFromHidden(KeyReader& in, const ModelConfig& config) {
   return std::max(1, config.hidden_size / config.heads);
 }
 
+namespace {
+
+// What generate() would do besides, unless the value is the one that changes nothing.
+void WarnOfOtherGeneration(KeyReader& in, std::vector<std::string>& warnings) {
+  static const json kNeutral = json::parse(
+      R"({"num_beams": 1, "penalty_alpha": 0, "typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0, "top_h": null,
+          "guidance_scale": 1, "encoder_repetition_penalty": 1, "no_repeat_ngram_size": 0,
+          "encoder_no_repeat_ngram_size": 0, "bad_words_ids": [], "suppress_tokens": [],
+          "begin_suppress_tokens": [], "sequence_bias": {}, "forced_bos_token_id": null,
+          "forced_eos_token_id": null, "exponential_decay_length_penalty": null, "min_new_tokens": 0,
+          "min_length": 0})");
+  for (const auto& [key, neutral] : kNeutral.items()) {
+    if (!in.Has(key) || in.Get(key) == neutral) continue;
+    warnings.push_back(in.file() + ": " + key + " is " + JsonText(in.Get(key)) + " and is left out");
+  }
+}
+
+}  // namespace
+
 // Special ids here take precedence over config.json's, as in Hugging Face's own generate().
 Status ReadGenerationConfig(std::string_view text, const std::string& file, ModelConfig& config) {
   TM_ASSIGN_OR_RETURN(const json object, ParseJsonObject(text, file));
@@ -99,8 +118,14 @@ Status ReadGenerationConfig(std::string_view text, const std::string& file, Mode
   }
   if ((defaults.has_top_p = in.Has("top_p"))) defaults.top_p = static_cast<float>(in.Number("top_p", 0, 1));
   if ((defaults.has_top_k = in.Has("top_k"))) {
-    defaults.top_k = static_cast<int32_t>(in.Int("top_k", 0, INT32_MAX));
+    defaults.top_k = static_cast<int32_t>(in.Int("top_k", -1, INT32_MAX));
   }
+  if (in.Has("min_p")) defaults.min_p = static_cast<float>(in.Number("min_p", 0, 1, /*inclusive=*/true));
+  if (in.Has("repetition_penalty")) {
+    defaults.repetition_penalty =
+        static_cast<float>(in.Number("repetition_penalty", 0.01, 100, /*inclusive=*/true));
+  }
+  WarnOfOtherGeneration(in, config.warnings);
   return in.status();
 }
 

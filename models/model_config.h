@@ -60,7 +60,9 @@ struct ModelConfig {
     bool has_temperature = false, has_top_p = false, has_top_k = false;
     float temperature = 1.0f;
     float top_p = 1.0f;
-    int32_t top_k = 0;  // 0: all
+    int32_t top_k = 0;  // 0 or -1: all
+    float min_p = 0.0f;
+    float repetition_penalty = 1.0f;
   } defaults;
 };
 

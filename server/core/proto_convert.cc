@@ -456,8 +456,9 @@ SamplingParams ProtoConverter::ConvertSampling(const v1::Sampling& proto) const 
   sampling.temperature = proto.has_temperature() ? proto.temperature() : defaults.temperature;
   sampling.top_p = proto.has_top_p() ? proto.top_p() : defaults.top_p;
   sampling.top_k = proto.has_top_k() ? proto.top_k() : defaults.top_k;
-  if (proto.has_min_p()) sampling.min_p = proto.min_p();
-  if (proto.has_repetition_penalty()) sampling.repetition_penalty = proto.repetition_penalty();
+  sampling.min_p = proto.has_min_p() ? proto.min_p() : defaults.min_p;
+  sampling.repetition_penalty =
+      proto.has_repetition_penalty() ? proto.repetition_penalty() : defaults.repetition_penalty;
   if (proto.has_presence_penalty()) sampling.presence_penalty = proto.presence_penalty();
   if (proto.has_frequency_penalty()) sampling.frequency_penalty = proto.frequency_penalty();
   if (proto.has_seed()) sampling.seed = proto.seed();
@@ -636,6 +637,8 @@ RpcError ProtoConverter::GetModel(const v1::GetModelRequest& proto, v1::GetModel
   response->set_default_temperature(config.defaults.temperature);
   response->set_default_top_p(config.defaults.top_p);
   response->set_default_top_k(config.defaults.top_k);
+  response->set_default_min_p(config.defaults.min_p);
+  response->set_default_repetition_penalty(config.defaults.repetition_penalty);
   if (tokenizer.bos_id() >= 0) response->set_bos_piece(PieceText(tokenizer.bos_id()));
   if (tokenizer.eos_id() >= 0) response->set_eos_piece(PieceText(tokenizer.eos_id()));
   return {};

@@ -20,6 +20,7 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::UnorderedElementsAre;
 
 json MistralJson() {
   return json::parse(R"({
@@ -664,11 +665,32 @@ TEST(ModelConfig, SamplingDefaultsComeFromGenerationConfig) {
   EXPECT_FLOAT_EQ(config->defaults.temperature, 0.7f);
   EXPECT_FLOAT_EQ(config->defaults.top_p, 0.9f);
   EXPECT_EQ(config->defaults.top_k, 50);
+  EXPECT_EQ(config->defaults.min_p, 0.0f);
+  EXPECT_EQ(config->defaults.repetition_penalty, 1.0f);
+  const auto others = Parse(MistralJson(), R"({"min_p": 0.1, "repetition_penalty": 1.05, "top_k": -1})");
+  ASSERT_TRUE(others.ok()) << others.status();
+  EXPECT_FLOAT_EQ(others->defaults.min_p, 0.1f);
+  EXPECT_FLOAT_EQ(others->defaults.repetition_penalty, 1.05f);
+  EXPECT_EQ(others->defaults.top_k, -1);
   EXPECT_FALSE(Parse(MistralJson())->defaults.has_temperature);
   for (const char* wrong : {R"({"temperature": -1})", R"({"temperature": "hot"})", R"({"top_p": 0})",
-                            R"({"top_p": 1.5})", R"({"top_k": -1})", R"({"top_k": 1.5})", "[]", "{"}) {
+                            R"({"top_p": 1.5})", R"({"top_k": -2})", R"({"min_p": -0.1})",
+                            R"({"repetition_penalty": 0})", R"({"top_k": 1.5})", "[]", "{"}) {
     EXPECT_THAT(Parse(MistralJson(), wrong).status().message(), HasSubstr("generation_config.json")) << wrong;
   }
+}
+
+TEST(ModelConfig, WhatGenerationConfigAsksForBesidesIsAWarningUnlessItChangesNothing) {
+  const auto neutral = Parse(MistralJson(), R"({"num_beams": 1, "no_repeat_ngram_size": 0, "typical_p": 1.0,
+      "suppress_tokens": null, "max_length": 4096, "do_sample": true, "pad_token_id": 0})");
+  ASSERT_TRUE(neutral.ok()) << neutral.status();
+  EXPECT_THAT(neutral->warnings, IsEmpty());
+  const auto asking =
+      Parse(MistralJson(), R"({"num_beams": 4, "no_repeat_ngram_size": 3, "suppress_tokens": [7]})");
+  ASSERT_TRUE(asking.ok()) << asking.status();
+  EXPECT_THAT(asking->warnings,
+              UnorderedElementsAre(HasSubstr("num_beams is 4"), HasSubstr("no_repeat_ngram_size is 3"),
+                                   HasSubstr("suppress_tokens is [7]")));
 }
 
 // ---- refusals -----------------------------------------------------------------------------------

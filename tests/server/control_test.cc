@@ -6,6 +6,7 @@
 #include <future>
 #include <thread>
 
+#include "server/core/proto_convert.h"
 #include "tests/server/scripted_server.h"
 
 namespace tramontane {
@@ -159,6 +160,37 @@ TEST(Information, OfTheModel) {
   EXPECT_EQ(model->default_top_p(), 1.0f);
   EXPECT_EQ(model->bos_piece(), "<s>");
   EXPECT_EQ(model->eos_piece(), "</s>");
+}
+
+TEST(Information, TheModelsDefaultsAreTheRequestsWhereItSaysNothing) {
+  ScriptedServer server;
+  ServedModel served = server.served();
+  served.config.defaults = {
+      .temperature = 0.5f, .top_p = 0.25f, .top_k = -1, .min_p = 0.125f, .repetition_penalty = 1.5f};
+  const ProtoConverter converter(served);
+  v1::GetModelResponse model;
+  ASSERT_TRUE(converter.GetModel({}, &model).ok());
+  EXPECT_EQ(model.default_temperature(), 0.5f);
+  EXPECT_EQ(model.default_top_p(), 0.25f);
+  EXPECT_EQ(model.default_top_k(), -1);
+  EXPECT_EQ(model.default_min_p(), 0.125f);
+  EXPECT_EQ(model.default_repetition_penalty(), 1.5f);
+
+  v1::GenerateRequest request = RequestOfIds({1}, 1);
+  Request silent;
+  ASSERT_TRUE(converter.Generate(request, &silent).ok());
+  EXPECT_EQ(silent.sampling.temperature, 0.5f);
+  EXPECT_EQ(silent.sampling.top_p, 0.25f);
+  EXPECT_EQ(silent.sampling.top_k, -1);
+  EXPECT_EQ(silent.sampling.min_p, 0.125f);
+  EXPECT_EQ(silent.sampling.repetition_penalty, 1.5f);
+
+  request.mutable_sampling()->set_min_p(0);
+  request.mutable_sampling()->set_repetition_penalty(1);
+  Request said;
+  ASSERT_TRUE(converter.Generate(request, &said).ok());
+  EXPECT_EQ(said.sampling.min_p, 0.0f);
+  EXPECT_EQ(said.sampling.repetition_penalty, 1.0f);
 }
 
 TEST(Information, OfTheServer) {
