@@ -17,11 +17,12 @@ namespace {
 
 using Request = v1::GenerateRequest;
 
-// 64 bits, whichever sign they were written with.
+// 64 bits, whichever sign they were written with. -1 is no seed: clients say so that cannot leave it out.
 void ApplySeed(const Json& value, Request* request) {
+  v1::Sampling* sampling = request->mutable_sampling();
   const bool is_negative = value.is_number_float() ? value.get<double>() < 0 : !value.is_number_unsigned();
-  request->mutable_sampling()->set_seed(is_negative ? static_cast<uint64_t>(value.get<int64_t>())
-                                                    : value.get<uint64_t>());
+  if (is_negative && value == -1) return sampling->clear_seed();
+  sampling->set_seed(is_negative ? static_cast<uint64_t>(value.get<int64_t>()) : value.get<uint64_t>());
 }
 
 void ApplyStop(const Json& value, Request* request) {
@@ -105,7 +106,7 @@ std::vector<Field> SamplingFields(const FieldLimits& limits) {
        .apply = Into<&Request::mutable_sampling, &v1::Sampling::set_frequency_penalty>},
       {.name = "seed",
        .shape = Integer64(),
-       .doc = "The same request with the same seed gives the same tokens. Default: drawn.",
+       .doc = "The same request with the same seed gives the same tokens. Default, and -1: drawn.",
        .path = "sampling.seed",
        .apply = ApplySeed},
       {.name = "random_seed",

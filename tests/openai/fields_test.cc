@@ -42,8 +42,16 @@ TEST(Fields, WhatIsNotGivenIsNotSent) {
 }
 
 TEST(Fields, SeedsAreSignedAndMistralCallsThemRandom) {
-  EXPECT_EQ(ChatWith(R"("seed":-1)").calls[0].sampling().seed(), ~uint64_t{0});
+  EXPECT_EQ(ChatWith(R"("seed":-2)").calls[0].sampling().seed(), ~uint64_t{1});
   EXPECT_EQ(ChatWith(R"("random_seed":9)").calls[0].sampling().seed(), 9u);
+}
+
+TEST(Fields, MinusOneIsNoSeed) {
+  for (const char* none :
+       {R"("seed":-1)", R"("seed":-1.0)", R"("random_seed":-1)", R"("seed":7,"random_seed":-1)"}) {
+    EXPECT_FALSE(ChatWith(none).calls[0].sampling().has_seed()) << none;
+  }
+  EXPECT_EQ(ChatWith(R"("seed":-1,"random_seed":9)").calls[0].sampling().seed(), 9u);
 }
 
 TEST(Fields, SeedsAreExactInAll64Bits) {
