@@ -67,7 +67,7 @@ void SessionTurn::NoteFinished(const StreamFinished& finished) {
   if (!lease_.held()) return;
   if (!EndedWell(finished.reason)) return lease_.LetGo();
   if (next_.is_chat) {
-    EndAnswer();
+    EndAnswer(finished.reason);
     if (answer_.content().empty() && answer_.tool_calls().empty()) return lease_.LetGo();
     *next_.chat.add_messages() = std::move(answer_);
   } else if (finished.stop_token_id >= 0 && !next_.ids.empty() &&
@@ -77,8 +77,9 @@ void SessionTurn::NoteFinished(const StreamFinished& finished) {
   lease_.Keep(std::move(next_));
 }
 
-void SessionTurn::EndAnswer() {
-  if (calls_) AddOutput(calls_->Finish());
+void SessionTurn::EndAnswer(FinishReason reason) {
+  using End = ToolCallParser::End;
+  if (calls_) AddOutput(calls_->Finish(reason == FinishReason::kStop ? End::kOfTheModel : End::kCutOff));
   if (only_calls_) answer_.clear_content();
 }
 

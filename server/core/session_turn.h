@@ -42,7 +42,7 @@ class SessionTurn {
 
  private:
   void AddOutput(ToolCallParser::Output output);
-  void EndAnswer();
+  void EndAnswer(FinishReason reason);
 
   SessionLease lease_;
   SessionState next_;

@@ -166,7 +166,11 @@ ToolCallParser::Output ToolCallParser::Append(const v1::Delta& delta) {
 
 void ToolCallParser::OnMark(v1::MarkKind kind, Output* output) {
   if (kind == v1::MARK_KIND_CALL) {
-    if (state_ != State::kAnswer) output->text += Finish().text;
+    if (state_ != State::kAnswer) {
+      Output rest = Finish(End::kOfTheModel);
+      output->text += rest.text;
+      std::move(rest.calls.begin(), rest.calls.end(), std::back_inserter(output->calls));
+    }
     state_ = State::kName;
     name_.clear();
     in_list_ = in_string_ = escaped_ = false;
@@ -180,13 +184,17 @@ void ToolCallParser::OnMark(v1::MarkKind kind, Output* output) {
   state_ = kind == v1::MARK_KIND_CALL_ID ? State::kCallId : State::kBeforeArguments;
 }
 
-bool ToolCallParser::within_call() const {
+bool ToolCallParser::IsCutBy(End end) const {
+  if (state_ == State::kBeforeArguments) return end == End::kCutOff;
   return state_ == State::kOpening || state_ == State::kCall || state_ == State::kName ||
-         state_ == State::kCallId || state_ == State::kBeforeArguments;
+         state_ == State::kCallId;
 }
 
-ToolCallParser::Output ToolCallParser::Finish() {
+ToolCallParser::Output ToolCallParser::Finish(End end) {
   Output output;
+  if (state_ == State::kBeforeArguments && end == End::kOfTheModel) {
+    EndCall({.id = {}, .name = name_, .arguments = "{}"}, &output);
+  }
   const bool only_punctuation =
       state_ == State::kAfterCall || state_ == State::kBeforeCall || state_ == State::kClosed;
   if (calls_ == 0 || !only_punctuation) output.text = std::move(unclaimed_);
@@ -255,11 +263,15 @@ void ToolCallParser::StepInCall(char c, Output* output) {
 
   std::optional<ParsedToolCall> call = CallRead();
   if (!call) return Break(output);
+  EndCall(*std::move(call), output);
+}
+
+void ToolCallParser::EndCall(ParsedToolCall call, Output* output) {
   state_ = in_list_ ? State::kAfterCall : State::kClosed;
   unclaimed_.clear();
   if (calls_ >= max_calls_) return;
-  call->id = NineCharacterId(id_seed_ + "/" + std::to_string(calls_++));
-  output->calls.push_back(*std::move(call));
+  call.id = NineCharacterId(id_seed_ + "/" + std::to_string(calls_++));
+  output->calls.push_back(std::move(call));
 }
 
 std::string NineCharacterId(std::string_view seed) {

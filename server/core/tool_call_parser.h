@@ -5,8 +5,8 @@
 // What counts as a call, up to format v7: an object in a list, or alone, with a function's `name` and
 // `arguments` that are an object (or a string that holds one; absent: {}), perhaps with an `id` or `type`,
 // which are not used: models repeat ids. From v11 on, where the server marks each of these: a function's
-// name, perhaps an id, which is not used either, and arguments that are an object. Everything else is text
-// and stays text.
+// name, perhaps an id, which is not used either, and arguments that are an object (nothing: {}, where the
+// model goes on behind it, or ends). Everything else is text and stays text.
 //
 // A call is shown when it is whole and sound, never before: a half call could not be taken back from a client
 // that was sent its beginning. So a model that writes broken JSON, or is cut off in the middle of a call,
@@ -49,12 +49,13 @@ class ToolCallParser {
   Output Append(std::string_view text, std::optional<int32_t> tool_calls_at);
   // The same, with the marks of formats that have them.
   Output Append(const v1::Delta& delta);
+  enum class End { kOfTheModel, kCutOff };
   // The choice has ended.
-  Output Finish();
+  Output Finish(End end);
 
   size_t calls() const { return calls_; }  // shown so far
-  // A call has begun that is not whole. Before Finish.
-  bool within_call() const;
+  // A call has begun that would not be whole. Before Finish.
+  bool IsCutBy(End end) const;
 
  private:
   enum class State {
@@ -75,6 +76,7 @@ class ToolCallParser {
   void StepInHead(Output* output);
   void StepInCall(char c, Output* output);
   std::optional<ParsedToolCall> CallRead() const;
+  void EndCall(ParsedToolCall call, Output* output);
   // What was read of a call that is none is text.
   void Break(Output* output);
 

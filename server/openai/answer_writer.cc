@@ -71,8 +71,8 @@ void AnswerWriter::TellText(size_t choice, std::string_view text, const v1::Delt
   OnText(choice, text, delta, out);
 }
 
-void AnswerWriter::Release(size_t choice, std::string* out) {
-  if (!parsers_.empty()) Tell(choice, parsers_[choice].Finish(), nullptr, out);
+void AnswerWriter::Release(size_t choice, ToolCallParser::End end, std::string* out) {
+  if (!parsers_.empty()) Tell(choice, parsers_[choice].Finish(end), nullptr, out);
 }
 
 void AnswerWriter::End(size_t choice, const v1::Finished& finished, std::string* out) {
@@ -87,8 +87,10 @@ void AnswerWriter::End(size_t choice, const v1::Finished& finished, std::string*
     if (!fault_) fault_ = std::move(fault);
     return;
   }
-  const bool is_within_call = !parsers_.empty() && parsers_[choice].within_call();
-  Release(choice, out);
+  const auto end = finished.reason() == v1::FINISH_REASON_STOP ? ToolCallParser::End::kOfTheModel
+                                                               : ToolCallParser::End::kCutOff;
+  const bool is_within_call = !parsers_.empty() && parsers_[choice].IsCutBy(end);
+  Release(choice, end, out);
   const bool called = !parsers_.empty() && parsers_[choice].calls() > 0;
   const bool cut = options_.only_tool_calls && (is_within_call || !called);
   OnFinished(choice, EndOf(finished.reason(), called, cut), finished, out);

@@ -68,7 +68,7 @@ class AnswerWriter : public ResponseWriter {
   ApiError FaultOf(size_t choice, const v1::Finished& finished) const;
 
   // What of a choice was held back: it has ended. OnFinished comes behind it; OnFailed may ask for it.
-  void Release(size_t choice, std::string* out);
+  void Release(size_t choice, ToolCallParser::End end, std::string* out);
 
   const AnswerOptions& options() const { return options_; }
   const std::string& model() const { return model_; }  // after the first Started

@@ -57,7 +57,7 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
   ApiError OnFailed(size_t choice, const v1::Finished& finished, std::string* out) override {
-    Release(choice, out);
+    Release(choice, ToolCallParser::End::kCutOff, out);
     ApiError fault = FaultOf(choice, finished);
     error_ = fault.message;
     End("failed", finished, out);

@@ -51,7 +51,7 @@ std::string Parse(std::string_view text, size_t calls_at, size_t piece_bytes) {
     spelled.Add(parser.Append(text.substr(at, end - at), boundary));
     at = end;
   }
-  spelled.Add(parser.Finish());
+  spelled.Add(parser.Finish(ToolCallParser::End::kCutOff));
   return spelled.Of(text);
 }
 
@@ -71,7 +71,7 @@ std::string ParseMarked(std::string_view text, size_t piece_bytes) {
     }
     spelled.Add(parser.Append(delta));
   }
-  spelled.Add(parser.Finish());
+  spelled.Add(parser.Finish(ToolCallParser::End::kOfTheModel));
   return spelled.Of(text);
 }
 

@@ -39,7 +39,7 @@ Parsed ParseWhole(const std::string& answer, const std::string& calls) {
   ToolCallParser parser("seed");
   Parsed parsed;
   parsed.Add(parser.Append(answer + calls, static_cast<int32_t>(answer.size())));
-  parsed.Add(parser.Finish());
+  parsed.Add(parser.Finish(ToolCallParser::End::kOfTheModel));
   return parsed;
 }
 
@@ -139,7 +139,7 @@ TEST(ToolCalls, CallsBeyondTheMostAreDropped) {
   const ToolCallParser::Output output = parser.Append(R"([{"name": "f"}, {"name": "g"}])", 0);
   ASSERT_EQ(output.calls.size(), 1u);
   EXPECT_EQ(output.calls[0].name, "f");
-  EXPECT_EQ(parser.Finish().text, "");
+  EXPECT_EQ(parser.Finish(ToolCallParser::End::kOfTheModel).text, "");
 }
 
 TEST(ToolCalls, DeepAndLongJsonIsNoTrouble) {
@@ -205,7 +205,7 @@ TEST(ToolCallsProperty, WhereTheTextIsCutMakesNoDifference) {
       pieces.Add(parser.Append(std::string_view(text).substr(at, end - at), tool_calls_at));
       at = end;
     }
-    pieces.Add(parser.Finish());
+    pieces.Add(parser.Finish(ToolCallParser::End::kOfTheModel));
     ASSERT_EQ(pieces.text, whole.text) << text;
     ASSERT_EQ(pieces.Spelled(), whole.Spelled()) << text;
   }

@@ -152,13 +152,13 @@ class Way {
       out_ += writer_->OnEvents(0, {event});
     }
   }
-  Read Finish() {
+  Read Finish(v1::FinishReason reason = v1::FINISH_REASON_STOP) {
     ChoiceText::Shown rest;
     text_.Flush(&rest);
     Put({}, std::move(rest));
     Take();
     v1::GenerateResponse event;
-    event.mutable_finished()->set_reason(v1::FINISH_REASON_STOP);
+    event.mutable_finished()->set_reason(reason);
     event.mutable_finished()->mutable_usage()->set_reasoning_tokens(splitter_.reasoning_tokens());
     out_ += writer_->OnEvents(0, {event});
     out_ += writer_->Finish();
@@ -255,6 +255,27 @@ TEST(Answers, WhatIsNoSoundCallIsTextAndNothingIsLost) {
   EXPECT_EQ(content("[TOOL_CALLS]f[ARGS]{a}"), "f{a}");
   EXPECT_EQ(content("[ARGS]{}"), "{}") << "of no call";
   EXPECT_EQ(content("[TOOL_CALLS]f{}[ARGS]"), "f{}");
+}
+
+TEST(Answers, AMarkedCallWithoutArgumentsHasNone) {
+  for (const char* version : {"v11", "v13"}) {
+    const Read read =
+        Everyway(ByteTekken(version), "[TOOL_CALLS]f[ARGS] [TOOL_CALLS]g[ARGS]{\"a\": 1}[TOOL_CALLS]h[ARGS]");
+    EXPECT_EQ(read.content, "") << version;
+    EXPECT_THAT(read.calls, ElementsAre("f{}", R"(g{"a": 1})", "h{}")) << version;
+  }
+  EXPECT_THAT(Everyway(ByteTekken("v11"), "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]").calls, ElementsAre("f{}"));
+}
+
+TEST(Answers, ACallThatIsCutOffBeforeItsArgumentsIsText) {
+  for (const v1::FinishReason reason : {v1::FINISH_REASON_LENGTH, v1::FINISH_REASON_STOP_SEQUENCE}) {
+    const ByteTekken tekken("v13");
+    Way way(*tekken, /*streamed=*/true);
+    for (const int32_t id : tekken.Ids("[TOOL_CALLS]f[ARGS]")) way.Say(id);
+    const Read read = way.Finish(reason);
+    EXPECT_EQ(read.content, "f");
+    EXPECT_THAT(read.calls, IsEmpty());
+  }
 }
 
 TEST(Answers, ACallBehindABrokenOneCounts) {
