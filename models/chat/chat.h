@@ -53,6 +53,7 @@ struct ToolDefinition {
 
 struct ChatOptions {
   bool continue_final_message = false;  // the same as `prefix` of the last message
+  bool add_generation_prompt = true;    // false: nothing begins an answer behind the last message
   // From v15 on: one of those that the vocabulary's file allows, which also names the default.
   std::optional<std::string> reasoning_effort = {};
   // The values of a template's own names, an object: of models whose template is run. Others take {} and what

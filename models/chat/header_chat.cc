@@ -247,7 +247,10 @@ StatusOr<RenderedChat> HeaderChatFormat::Render(std::span<const ChatMessage> mes
     if (one.message->prefix) return prompt.Finish();
     TM_RETURN_IF_ERROR(prompt.EndTurn());
   }
-  TM_RETURN_IF_ERROR(prompt.Turn(ChatRoleName(ChatRole::kAssistant), ""));
+  // A message that says nothing and is gone on from is left out as others are: the answer begins anew.
+  if (options.add_generation_prompt || messages.back().prefix) {
+    TM_RETURN_IF_ERROR(prompt.Turn(ChatRoleName(ChatRole::kAssistant), ""));
+  }
   return prompt.Finish();
 }
 

@@ -156,7 +156,8 @@ void AddToken(const Tokenizer& tokenizer, const char* name, int32_t id, std::vec
 }
 
 // Everything that the template is given, `typed` broken by then.
-JsonValue TemplateValues(const Tokenizer& tokenizer, std::span<const ChatMessage> messages, JsonValue typed) {
+JsonValue TemplateValues(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
+                         const ChatOptions& options, JsonValue typed) {
   JsonValue& said = typed.members[0].value;
   for (size_t i = 0; i < messages.size(); ++i) {
     std::vector<JsonMember>& members = said.items[i].members;
@@ -171,7 +172,8 @@ JsonValue TemplateValues(const Tokenizer& tokenizer, std::span<const ChatMessage
   for (JsonMember& argument : typed.members[2].value.members) members.push_back(std::move(argument));
   members.push_back({"messages", std::move(said)});
   members.push_back({"tools", std::move(typed.members[1].value)});
-  members.push_back({"add_generation_prompt", BoolValue(messages.empty() || !messages.back().prefix)});
+  const bool goes_on = !messages.empty() && messages.back().prefix;
+  members.push_back({"add_generation_prompt", BoolValue(options.add_generation_prompt && !goes_on)});
   return ObjectValue(std::move(members));
 }
 
@@ -231,7 +233,7 @@ StatusOr<RenderedChat> TemplateChatFormat::RenderAt(const std::tm& now, std::spa
     content.text += control.mark() + " ";
   }
   StatusOr<std::string> rendered =
-      parsed_->Render(TemplateValues(tokenizer_, messages, std::move(typed)), now);
+      parsed_->Render(TemplateValues(tokenizer_, messages, options, std::move(typed)), now);
   if (!rendered.ok())
     return ChatFault("messages", "the chat template refuses: " + rendered.status().message());
   if (goes_on) {

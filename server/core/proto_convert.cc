@@ -148,6 +148,7 @@ RpcError RenderChatProto(const ChatFormat& format, const v1::Chat& proto, Render
     tools.push_back({tool.name(), tool.description(), tool.parameters_json()});
   }
   ChatOptions options;
+  if (proto.has_add_generation_prompt()) options.add_generation_prompt = proto.add_generation_prompt();
   if (proto.has_reasoning_effort()) options.reasoning_effort = proto.reasoning_effort();
   if (proto.has_answer_schema_json()) options.answer_schema_json = proto.answer_schema_json();
   if (proto.has_chat_template_kwargs_json()) options.template_kwargs_json = proto.chat_template_kwargs_json();

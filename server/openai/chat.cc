@@ -82,6 +82,7 @@ std::optional<ApiError> AddChat(const Json& json, ChatBuilder* chat) {
   if (IsTrue(json, "continue_final_message")) {
     if (auto fault = chat->ContinueLastMessage("continue_final_message")) return fault;
   }
+  if (const Json* add = Find(json, "add_generation_prompt")) chat->SetGenerationPrompt(add->get<bool>());
   if (const Json* arguments = Find(json, "chat_template_kwargs")) {
     chat->SetTemplateArguments(PrintJson(*arguments));
   }

@@ -67,6 +67,7 @@ class ChatBuilder {
 
   // An object, as JSON.
   void SetTemplateArguments(std::string json) { chat_->set_chat_template_kwargs_json(std::move(json)); }
+  void SetGenerationPrompt(bool add) { chat_->set_add_generation_prompt(add); }
   void SetReasoningEffort(const std::string& effort) { chat_->set_reasoning_effort(effort); }
 
   // ---- tools ----

@@ -159,7 +159,9 @@ Field AddGenerationPrompt() {
   return {
       .name = "add_generation_prompt",
       .shape = Boolean(),
-      .doc = "Accepted; changes nothing: in Mistral's formats the answer follows the last message directly."};
+      .doc =
+          "False: the prompt ends with the last message, without what begins an answer behind it in ChatML, "
+          "Llama 3 and chat templates. In Mistral's formats that is nothing. Default true."};
 }
 
 Field TemplateArguments() {

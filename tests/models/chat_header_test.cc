@@ -83,6 +83,17 @@ TEST(HeaderChat, APrefixIsLeftOpen) {
               HasSubstr("refused: continue_final_message"));
 }
 
+TEST(HeaderChat, WithoutAGenerationPromptNoAnswerIsBegun) {
+  const ChatOptions options = {.add_generation_prompt = false};
+  EXPECT_EQ(Text(Format("chatml"), {User("a")}, {}, options), "<|im_start|>user\na<|im_end|>\n");
+  EXPECT_EQ(Text(Format("llama3"), {User("a"), Assistant("b")}, {}, options),
+            "<|start_header_id|>user<|end_header_id|>\n\na<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\nb<|eot_id|>");
+  const ChatOptions gone_on = {.continue_final_message = true, .add_generation_prompt = false};
+  EXPECT_EQ(Text(Format("chatml"), {User("a"), Assistant("")}, {}, gone_on),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n");
+}
+
 TEST(HeaderChat, PartsAreLinesAndAnEmptyAnswerIsLeftOut) {
   const ChatMessage parts = {.role = ChatRole::kUser, .parts = {{.text = "a"}, {.text = ""}, {.text = "b"}}};
   EXPECT_EQ(Text(Format("chatml"), {parts, Assistant(""), User("c")}),

@@ -105,6 +105,13 @@ TEST_F(JinjaChat, ATemplateGetsWhatTransformersGives) {
       "None None True </s> 2025");
 }
 
+TEST_F(JinjaChat, WithoutAGenerationPromptNoAnswerIsBegun) {
+  EXPECT_EQ(Text(kChatMl, {User("a")}, {}, {.add_generation_prompt = false}),
+            "<|im_start|>user\na<|im_end|>\n");
+  EXPECT_EQ(Text(kChatMl, {User("a"), Assistant("b")}, {}, {.continue_final_message = true}),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb");
+}
+
 TEST_F(JinjaChat, TemplateArgumentsReachTheTemplate) {
   const ChatOptions options = {
       .reasoning_effort = "low",

@@ -28,6 +28,10 @@ TEST(Tokenize, TextOrChat) {
                              kContext, &chat));
   EXPECT_EQ(chat.request.chat().messages_size(), 1);
   EXPECT_EQ(chat.request.model(), "m");
+  TokenizeBody open;
+  ASSERT_FALSE(ParseTokenize(ChatBody(R"("add_generation_prompt":false)"), kContext, &open));
+  EXPECT_TRUE(open.request.chat().has_add_generation_prompt());
+  EXPECT_FALSE(open.request.chat().add_generation_prompt());
   TokenizeBody neither;
   EXPECT_EQ(ParseTokenize("{}", kContext, &neither)->param, "prompt");
   TokenizeBody both;

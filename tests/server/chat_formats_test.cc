@@ -94,6 +94,9 @@ TEST_F(ChatFormats, ChatMlChatsAreRenderedAndItsToolsRefused) {
   std::string text;
   EXPECT_TRUE(Rendered(converter, chat, &text).ok());
   EXPECT_EQ(text, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  chat.set_add_generation_prompt(false);
+  EXPECT_TRUE(Rendered(converter, chat, &text).ok());
+  EXPECT_EQ(text, "<|im_start|>user\nHi<|im_end|>\n");
   chat.add_tools()->set_name("f");
   EXPECT_THAT(Rendered(converter, chat).message(), HasSubstr("chat.tools: chat format chatml has no tools"));
   chat.mutable_tool_choice()->set_mode(v1::TOOL_CHOICE_MODE_NONE);
