@@ -1,6 +1,8 @@
 #include "engine/choice_text.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <utility>
 
 namespace tramontane {
@@ -18,12 +20,13 @@ ChoiceText::ChoiceText(const Request& request, const Tokenizer* tokenizer)
   if (thoughts_.in_text && !request.stopping.stop.empty()) thought_.emplace(thoughts_.open);
   detokenizer_.emplace(*tokenizer);
   // After a control token a message starts, whose first space nobody typed; after text the output goes on
-  // with it.
-  const int32_t last = request.prompt.back();
-  if (tokenizer->IsControl(last)) return;
+  // with it, and with a character that the prompt's ids leave unfinished, which may lie in several of them.
+  constexpr ptrdiff_t kMostIds = Detokenizer::kMaxPendingBytes + 1;
+  const auto is_control = [tokenizer](int32_t id) { return tokenizer->IsControl(id); };
+  const auto end = request.prompt.rbegin() + std::min(kMostIds, std::ssize(request.prompt));
+  const auto begin = std::find_if(request.prompt.rbegin(), end, is_control).base();
   std::string prompt_text;
-  detokenizer_->Append(last, &prompt_text);
-  detokenizer_->Flush(&prompt_text);
+  for (auto id = begin; id != request.prompt.end(); ++id) detokenizer_->Append(*id, &prompt_text);
 }
 
 const std::string* ChoiceText::Append(int32_t token, Spelling spelling, Shown* shown) {

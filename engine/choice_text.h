@@ -1,7 +1,8 @@
 // ChoiceText: the text of one choice from its token ids: detokenised, cut at stop strings, and where in it
 // the tokens stand that the request asked about. Output thread only (made by Submit). The request and the
 // tokenizer outlive it. Always: tokens() counts the tokens delivered; a choice that is finished() takes no
-// more of them.
+// more of them; without stop strings the whole characters of the prompt and the choice's text are what the
+// ids of both say.
 #pragma once
 
 #include <cstddef>

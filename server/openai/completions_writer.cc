@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/utf8.h"
 #include "server/openai/choices_writer.h"
 #include "server/openai/completions.h"
 #include "server/openai/logprobs.h"
@@ -11,13 +12,14 @@
 namespace tramontane {
 namespace {
 
-// The prompt as text, and its tokens in `logprobs`.
+// The prompt as text, and its tokens in `logprobs`. A character that it leaves unfinished is the answer's.
 std::string EchoPrompt(const v1::Started& started, CompletionLogprobs* logprobs) {
   std::string text;
   for (int i = 0; i < started.prompt_size(); ++i) {
     text += started.prompt(i).token_bytes();
     logprobs->AddPrompt(started, i);
   }
+  text.resize(text.size() - TruncatedUtf8Bytes(text));
   return text;
 }
 

@@ -98,6 +98,30 @@ TEST(StopMatcher, WhereTheTextIsCutMakesNoDifference) {
 
 // ---- ChoiceText ---------------------------------------------------------------------------------
 
+TEST(ChoiceText, ACharacterThatThePromptLeavesUnfinishedIsInTheText) {
+  const PieceTokenizer tokenizer({"<s>", "x", "\xF0", "\x9F\x99", "\x82", "\xC3", "\xA9", "a"});
+  const auto text_behind = [&](std::vector<int32_t> prompt, const std::vector<int32_t>& ids) {
+    Request request;
+    request.prompt = std::move(prompt);
+    ChoiceText text(request, &tokenizer);
+    ChoiceText::Shown shown;
+    for (const int32_t id : ids) text.Append(id, ChoiceText::Spelling::kShown, &shown);
+    text.Flush(&shown);
+    return shown.text;
+  };
+  EXPECT_EQ(text_behind({0, 1, 2}, {3, 4, 7}),
+            "\xF0\x9F\x99\x82"
+            "a");
+  EXPECT_EQ(text_behind({0, 2, 3}, {4}), "\xF0\x9F\x99\x82");
+  EXPECT_EQ(text_behind({2, 3, 4, 5}, {6}), "\xC3\xA9");
+  EXPECT_EQ(text_behind({0, 5}, {7}),
+            "\uFFFD"
+            "a")
+      << "what the ids of both say";
+  EXPECT_EQ(text_behind({5, 0}, {6}), "\uFFFD") << "no character goes on behind a control token";
+  EXPECT_EQ(text_behind({0, 1, 5, 6}, {7}), "a");
+}
+
 TEST(ChoiceText, MarkedTokensStandAtTheExactByteHoweverTextIsHeldBackAndJoined) {
   const uint32_t seed = TestSeed();
   SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));

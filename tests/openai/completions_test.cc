@@ -5,12 +5,15 @@
 
 #include <string>
 
+#include "tests/openai/answer_events.h"
 #include "tests/openai/parsed_request.h"
 
 namespace tramontane {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(Completions, PromptsAreTextsOrIdsOneOrSeveral) {
   EXPECT_EQ(Completion(R"({"prompt":"a"})").calls[0].text(), "a");
@@ -120,6 +123,27 @@ TEST(Completions, ControlTokensAreReadFromTextsWhereThatIsAskedFor) {
 TEST(Completions, BestOfIsNOrRefused) {
   CompletionWith(R"("best_of":2,"n":2)");
   EXPECT_EQ(CompletionFault(CompletionBody(R"("best_of":3,"n":2)")).param, "best_of");
+}
+
+// ---- answers ------------------------------------------------------------------------------------
+
+TEST(Completions, ACharacterThatAnEchoedPromptLeavesUnfinishedIsWrittenOnce) {
+  v1::GenerateResponse started = Started();
+  for (const char* bytes : {"x", "\xF0", "\x9F\x99"}) {
+    started.mutable_started()->add_prompt()->set_token_bytes(bytes);
+  }
+  const auto text = [&](const std::string& fields) {
+    const GenerationRequest request = Completion(R"({"prompt":[1,2,3],"echo":true)" + fields + "}");
+    const auto writer = MakeCompletionWriter(request.answer, request.names);
+    std::string out;
+    for (const auto& event : {started, Said("\xF0\x9F\x99\x82!"), Finished(v1::FINISH_REASON_STOP)}) {
+      out += writer->OnEvents(0, {event});
+    }
+    return out + writer->Finish();
+  };
+  EXPECT_THAT(text(""), HasSubstr("\"text\":\"x\xF0\x9F\x99\x82!\""));
+  EXPECT_THAT(text(R"(,"stream":true)"),
+              AllOf(HasSubstr(R"("text":"x")"), HasSubstr("\"text\":\"\xF0\x9F\x99\x82!\"")));
 }
 
 }  // namespace
