@@ -194,6 +194,7 @@ Fields IgnoredFields() {
                            "prompt_cache_retention",
                            "prompt_cache_options",
                            "metadata",
+                           "client_metadata",  // Codex's
                            "store",
                            "service_tier",
                            "moderation",

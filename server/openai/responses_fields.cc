@@ -56,7 +56,9 @@ Shape ItemShape() {
        .doc = "Of a message: text. Of reasoning: what was thought, as in an answer."},
       {.name = "call_id", .shape = String(), .doc = "Of a function call and its output: what joins them."},
       {.name = "name", .shape = String(1), .doc = "Of a function call."},
-      {.name = "arguments", .shape = String(), .doc = "Of a function call: a JSON object as text."},
+      {.name = "arguments",
+       .shape = AnyOf({String(), Object({})}),
+       .doc = "Of a function call: a JSON object, usually as text."},
       {.name = "output", .shape = MessageTextShape(), .doc = "Of a function call's output."},
   });
 }

@@ -76,7 +76,7 @@ TEST(ResponsesRequest, ItemsAreMessagesAndCallsInARowAreOne) {
        "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
       {"type": "reasoning", "id": "rs_1", "summary": []},
       {"type": "function_call", "id": "fc_1", "call_id": "123456789", "name": "f", "arguments": "{}"},
-      {"type": "function_call", "call_id": "call_other", "name": "g", "arguments": "{\"x\": 1}"},
+      {"type": "function_call", "call_id": "call_other", "name": "g", "arguments": {"x": 1}},
       {"type": "function_call_output", "call_id": "123456789", "output": "one"},
       {"type": "function_call_output", "call_id": "call_other", "output": [{"type": "input_text", "text": "two"}]},
       {"role": "assistant", "content": [{"type": "output_text", "text": "Done.", "annotations": []}]},
@@ -89,7 +89,7 @@ TEST(ResponsesRequest, ItemsAreMessagesAndCallsInARowAreOne) {
   ASSERT_EQ(chat.messages(2).tool_calls_size(), 2);
   EXPECT_FALSE(chat.messages(2).has_content());
   EXPECT_EQ(chat.messages(2).tool_calls(0).id(), "123456789");
-  EXPECT_EQ(chat.messages(2).tool_calls(1).arguments_json(), "{\"x\": 1}");
+  EXPECT_EQ(chat.messages(2).tool_calls(1).arguments_json(), "{\"x\":1}");
   EXPECT_EQ(chat.messages(2).tool_calls(1).id().size(), 9u) << "a foreign id";
   EXPECT_EQ(chat.messages(3).tool_call_id(), "123456789");
   EXPECT_EQ(chat.messages(4).tool_call_id(), chat.messages(2).tool_calls(1).id());
@@ -193,6 +193,11 @@ TEST(ResponsesRequest, NamesOfOtherEndpointsAreRefusedWithTheNameToUse) {
   EXPECT_THAT(message(R"("messages": [])"), HasSubstr("use input"));
   EXPECT_THAT(message(R"("temprature": 1)"), HasSubstr("the nearest is \"temperature\""));
   EXPECT_EQ(message(R"("n": 1, "user": "me")"), "");
+}
+
+TEST(ResponsesRequest, WhatCodexSaysOfItselfChangesNothing) {
+  EXPECT_THAT(Parsed(R"({"input": "Hi", "client_metadata": {"session": "x"}})").ignored,
+              ElementsAre("client_metadata"));
 }
 
 TEST(ResponsesRequest, TruncationAutoHoldsWhileTheInputFits) {
