@@ -172,6 +172,24 @@ int64_t LongestPieceBytes(const Tokenizer& tokenizer) {
   return has_bytes ? longest : 0;
 }
 
+RpcError BeyondContext(RpcError error, int64_t prompt_tokens, int64_t context) {
+  error.reason = "CONTEXT_LENGTH_EXCEEDED";
+  error.info = {{"prompt_tokens", std::to_string(prompt_tokens)}, {"context", std::to_string(context)}};
+  return error;
+}
+
+// To clients that shorten what they send, output that does not fit is the same as a prompt that does not.
+RpcError CheckOutputRoom(const Request& request, int64_t context) {
+  const int64_t prompt = std::ssize(request.prompt);
+  const int64_t output = request.stopping.max_tokens.value_or(0);
+  if (output <= context - prompt) return {};
+  return BeyondContext(
+      FieldError("stopping.max_tokens", "is " + std::to_string(output) + " after a prompt of " +
+                                            std::to_string(prompt) + " tokens; the context holds " +
+                                            std::to_string(context) + " in all"),
+      prompt, context);
+}
+
 }  // namespace
 
 ProtoConverter::ProtoConverter(const ServedModel& model)
@@ -214,6 +232,9 @@ RpcError ProtoConverter::Generate(const v1::GenerateRequest& proto, Request* req
   const PromptRoom room = {.context = MostTokens(policy, limits),
                            .scores_only = request->stopping.max_tokens == 0};
   if (RpcError error = PromptIds(proto, room, session, &request->prompt); !error.ok()) return error;
+  if (policy.type == ContextPolicyType::kNone) {
+    if (RpcError error = CheckOutputRoom(*request, limits.context); !error.ok()) return error;
+  }
   request->output.marked_ids = MarkedIds(answer_syntax_, proto.has_chat());
   ThoughtMarks& thoughts = request->output.thoughts;
   if (proto.has_chat()) {
@@ -443,12 +464,10 @@ RpcError ProtoConverter::CheckLength(const std::string& path, int64_t tokens, co
   const int64_t context = room.context;
   const int64_t most = room.scores_only ? context : context - 1;  // room for one token of output
   if (tokens <= most) return {};
-  RpcError error =
+  return BeyondContext(
       FieldError(path, "is at least " + std::to_string(tokens) + " tokens long; the context of " +
-                           std::to_string(context) + " leaves a prompt at most " + std::to_string(most));
-  error.reason = "CONTEXT_LENGTH_EXCEEDED";
-  error.info = {{"prompt_tokens", std::to_string(tokens)}, {"context", std::to_string(context)}};
-  return error;
+                           std::to_string(context) + " leaves a prompt at most " + std::to_string(most)),
+      tokens, context);
 }
 
 SamplingParams ProtoConverter::ConvertSampling(const v1::Sampling& proto) const {

@@ -240,6 +240,14 @@ TEST_F(Refusals, APromptBeyondTheContextSaysHowLongItIs) {
   request.mutable_stopping()->clear_max_tokens();
   ExpectRefused(Send(request), "token_ids.ids");
 
+  // So is output that does not fit behind its prompt.
+  status = Send(RequestOfIds({1, 2, 3}, context - 2));
+  ExpectRefused(status, "stopping.max_tokens");
+  info = DetailOf<google::rpc::ErrorInfo>(status);
+  EXPECT_EQ(info->reason(), "CONTEXT_LENGTH_EXCEEDED");
+  EXPECT_EQ(info->metadata().at("prompt_tokens"), "3");
+  EXPECT_EQ(info->metadata().at("context"), std::to_string(context));
+
   v1::GenerateRequest text;
   text.set_text(std::string(6u << 20, 'x'));  // refused by its bytes alone
   status = Send(text);
