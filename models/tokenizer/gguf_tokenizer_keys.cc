@@ -57,14 +57,25 @@ StatusOr<GgufKeys> KeysOfGguf(const TokenizerFile& from) {
   return keys;
 }
 
-StatusOr<GgufKeys> KeysOfSentencePiece(const TokenizerFile& file, int64_t vocab_size) {
+// Tokens that the tokenizer has beyond the file, or in the place of others, are what was added to it.
+StatusOr<GgufKeys> KeysOfSentencePiece(const TokenizerFile& file, const Tokenizer& tokenizer,
+                                       int64_t vocab_size) {
   TM_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(file.path, SentencePieceModel::kMaxFileBytes));
   TM_ASSIGN_OR_RETURN(const SentencePieceModel model, ParseSentencePieceModel(bytes, file.path));
   TokenList vocabulary;
   std::vector<float> scores;
-  for (const SentencePieceModel::Piece& piece : model.pieces) {
-    vocabulary.Add(piece.text, piece.type);
-    scores.push_back(piece.score);
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    const auto* piece =
+        static_cast<size_t>(id) < model.pieces.size() ? &model.pieces[static_cast<size_t>(id)] : nullptr;
+    const std::string_view text = tokenizer.Piece(id);
+    scores.push_back(piece == nullptr ? kUnusedScore : piece->score);
+    if (piece != nullptr && piece->text == text) {
+      vocabulary.Add(text, piece->type);
+    } else if (text.empty()) {
+      vocabulary.AddUnused();
+    } else {
+      vocabulary.Add(text, tokenizer.IsControl(id) ? Type::kControl : Type::kUserDefined);
+    }
   }
   vocabulary.Fill(vocab_size);
   scores.resize(vocabulary.tokens.size(), kUnusedScore);
@@ -151,12 +162,17 @@ StatusOr<GgufKeys> KeysOfTokenizerJson(const TokenizerFile& file, const Tokenize
   return keys;
 }
 
-StatusOr<GgufKeys> KeysOf(const TokenizerFile& file, const Tokenizer& tokenizer, int64_t vocab_size) {
+StatusOr<GgufKeys> KeysOf(const ChosenTokenizer& chosen, int64_t vocab_size) {
+  const TokenizerFile& file = chosen.file;
+  const Tokenizer& tokenizer = *chosen.tokenizer;
+  // Of the two only the model file has scores.
+  const bool has_model = chosen.left_aside && chosen.left_aside->kind == TokenizerFileKind::kSentencePiece;
+  if (has_model) return KeysOfSentencePiece(*chosen.left_aside, tokenizer, vocab_size);
   switch (file.kind) {
     case TokenizerFileKind::kTekken:
       return KeysOfTekken(file, vocab_size);
     case TokenizerFileKind::kSentencePiece:
-      return KeysOfSentencePiece(file, vocab_size);
+      return KeysOfSentencePiece(file, tokenizer, vocab_size);
     case TokenizerFileKind::kTokenizerJson:
       return KeysOfTokenizerJson(file, tokenizer, vocab_size);
     case TokenizerFileKind::kGguf:
@@ -178,14 +194,16 @@ void WriteSpecialIds(const Tokenizer& tokenizer, GgufKeys* keys) {
 }  // namespace
 
 StatusOr<GgufKeys> MakeGgufTokenizerKeys(const std::string& path, int64_t vocab_size) {
-  TM_ASSIGN_OR_RETURN(const TokenizerFile file, FindTokenizerFile(path));
-  if (file.kind == TokenizerFileKind::kGguf) return KeysOfGguf(file);
-  TM_ASSIGN_OR_RETURN(const std::unique_ptr<const Tokenizer> tokenizer, LoadTokenizer(file.path));
+  TM_ASSIGN_OR_RETURN(const TokenizerFile first, FindTokenizerFile(path));
+  if (first.kind == TokenizerFileKind::kGguf) return KeysOfGguf(first);
+  TM_ASSIGN_OR_RETURN(const ChosenTokenizer chosen, ChooseTokenizer(path, vocab_size));
+  const TokenizerFile& file = chosen.file;
+  const Tokenizer* const tokenizer = chosen.tokenizer.get();
   if (tokenizer->vocab_size() > vocab_size) {
     return InvalidArgument(file.path + ": the tokenizer has " + std::to_string(tokenizer->vocab_size()) +
                            " tokens, the embedding has rows for " + std::to_string(vocab_size));
   }
-  TM_ASSIGN_OR_RETURN(GgufKeys keys, KeysOf(file, *tokenizer, vocab_size));
+  TM_ASSIGN_OR_RETURN(GgufKeys keys, KeysOf(chosen, vocab_size));
   WriteSpecialIds(*tokenizer, &keys);
   // What a reader refuses, tokens that stand twice for one, is refused here.
   TM_RETURN_IF_ERROR(MakeGgufTokenizer(keys.Metadata(file.path + " as GGUF")).status());

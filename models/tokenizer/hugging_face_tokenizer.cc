@@ -7,6 +7,7 @@
 #include "kernels/core/utf8.h"
 #include "models/tokenizer/byte_letters.h"
 #include "models/tokenizer/character_class.h"
+#include "models/tokenizer/listed_tokens.h"
 #include "models/tokenizer/sentencepiece_model.h"
 #include "models/tokenizer/space_mark.h"
 #include "models/tokenizer/spelled_bytes.h"
@@ -307,8 +308,8 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(TokenizerJsonFile file, const Tokeniz
       cuts_before_spaces_(file.cuts_before_spaces),
       drops_first_space_(file.drops_first_space),
       ignore_merges_(file.ignore_merges),
-      unk_id_(file.unk_id),
-      warnings_(file.warnings) {
+      unk_id_(file.unk_id) {
+  warnings_ = file.warnings;
   byte_ids_.fill(-1);
   ChooseSpecialTokens(config, &file);
   MakePieces(&file);
@@ -317,8 +318,10 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(TokenizerJsonFile file, const Tokeniz
   MakeMatchers(std::move(file.added_tokens));
 }
 
-// Whatever tokenizer_config.json names is structure, even where tokenizer.json does not say so.
+// Whatever tokenizer_config.json names is structure, even where tokenizer.json does not say so, and so is
+// what opens and ends turns.
 void HuggingFaceTokenizer::ChooseSpecialTokens(const TokenizerConfigFile& config, TokenizerJsonFile* file) {
+  for (AddedToken& token : file->added_tokens) token.is_special |= IsTurnMarker(token.content);
   const auto make_special = [&](const char* key, const std::string& content) -> int32_t {
     if (content.empty()) return -1;
     for (AddedToken& token : file->added_tokens) {

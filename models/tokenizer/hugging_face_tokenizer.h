@@ -63,6 +63,11 @@ class HuggingFaceTokenizer final : public Tokenizer {
 
   const char* family() const override { return family_; }
   int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
+  int32_t padding_begin() const override {
+    int32_t begin = vocab_size();
+    while (begin > 0 && pieces_[Index(begin - 1)].text.empty()) --begin;
+    return begin;
+  }
   int32_t bos_id() const override { return bos_id_; }
   int32_t eos_id() const override { return eos_id_; }
   int32_t unk_id() const override { return unk_id_; }
@@ -82,7 +87,6 @@ class HuggingFaceTokenizer final : public Tokenizer {
   }
   std::string Spelling(std::span<const int32_t> ids) const override;
   std::optional<int32_t> ControlId(std::string_view piece) const override;
-  std::span<const std::string> warnings() const override { return warnings_; }
 
  private:
   using Alphabet = TokenizerJsonFile::Alphabet;
@@ -138,7 +142,6 @@ class HuggingFaceTokenizer final : public Tokenizer {
   SpellingMatcher normalized_tokens_;                    // in normalised text
   std::unique_ptr<const PieceSplitter> word_character_;  // matches one; null where no token asks for it
   std::unordered_map<std::string, int32_t> control_ids_;
-  std::vector<std::string> warnings_;
 };
 
 }  // namespace tramontane

@@ -15,10 +15,12 @@ SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model,
       version_source_(version_source),
       adds_bos_(model.adds_bos),
       add_dummy_prefix_(model.add_dummy_prefix),
+      prefix_begins_text_(model.prefix_begins_text),
       remove_extra_whitespaces_(model.remove_extra_whitespaces),
       byte_fallback_(model.byte_fallback),
       words_are_independent_(true) {
   using Type = SentencePieceModel::Type;
+  warnings_ = std::move(model.warnings);
   pieces_.reserve(model.pieces.size());
   for (SentencePieceModel::Piece& piece : model.pieces) {
     PieceEntry entry{PieceKind::kText, piece.score, std::move(piece.text), {}};
@@ -42,6 +44,9 @@ SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model,
     }
     pieces_.push_back(std::move(entry));
   }
+  padding_begin_ = vocab_size();
+  while (padding_begin_ > 0 && model.pieces[Index(padding_begin_ - 1)].type == Type::kUnused)
+    --padding_begin_;
   std::vector<std::pair<std::string, int32_t>> user_defined;
   // The views below are into pieces_, which no longer moves.
   for (int32_t id = 0; id < vocab_size(); ++id) {
@@ -200,8 +205,8 @@ void SentencePieceTokenizer::AppendIds(std::string_view symbol, std::vector<int3
   }
 }
 
-StatusOr<std::vector<int32_t>> SentencePieceTokenizer::EncodeCounted(std::string_view text,
-                                                                     EncodeWork* work) const {
+StatusOr<std::vector<int32_t>> SentencePieceTokenizer::EncodeBehind(bool has_prefix, std::string_view text,
+                                                                    EncodeWork* work) const {
   if (text.size() > kMaxTextBytes) {
     return InvalidArgument("the text has " + std::to_string(text.size()) + " bytes, the limit is " +
                            std::to_string(kMaxTextBytes));
@@ -209,7 +214,7 @@ StatusOr<std::vector<int32_t>> SentencePieceTokenizer::EncodeCounted(std::string
   if (const auto invalid = FirstInvalidUtf8(text)) {
     return InvalidArgument("the text is not UTF-8 at byte " + std::to_string(*invalid));
   }
-  const std::string normalized = Normalize(text);
+  const std::string normalized = Normalize(text, has_prefix);
   const std::string_view all = normalized;
   std::vector<int32_t> ids;
   ids.reserve(all.size() / 3);
@@ -235,14 +240,14 @@ StatusOr<std::vector<int32_t>> SentencePieceTokenizer::EncodeCounted(std::string
 
 // Spaces become U+2581, after a first one that nobody typed. With remove_extra_whitespaces, spaces at the
 // ends go and a run of them inside becomes one.
-std::string SentencePieceTokenizer::Normalize(std::string_view text) const {
+std::string SentencePieceTokenizer::Normalize(std::string_view text, bool has_prefix) const {
   std::string result;
   if (remove_extra_whitespaces_) {
     while (text.starts_with(' ')) text.remove_prefix(1);
   }
   if (text.empty()) return result;
   result.reserve(text.size() + text.size() / 4 + kSpaceMark.size());
-  if (add_dummy_prefix_) result += kSpaceMark;
+  if (has_prefix) result += kSpaceMark;
   bool after_space = remove_extra_whitespaces_;
   for (const char byte : text) {
     if (byte != ' ') {

@@ -40,12 +40,15 @@ class SentencePieceTokenizer final : public Tokenizer {
     return EncodeCounted(text, &work);
   }
   // Encode(), adding to `work` what it took.
-  StatusOr<std::vector<int32_t>> EncodeCounted(std::string_view text, EncodeWork* work) const;
+  StatusOr<std::vector<int32_t>> EncodeCounted(std::string_view text, EncodeWork* work) const {
+    return EncodeBehind(add_dummy_prefix_, text, work);
+  }
 
   const char* family() const override { return version_ ? "sentencepiece" : "GGUF llama"; }
   std::optional<TokenizerVersion> version() const override { return version_; }
   const char* version_source() const override { return version_source_; }
   int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
+  int32_t padding_begin() const override { return padding_begin_; }
   int32_t bos_id() const override { return bos_id_; }
   int32_t eos_id() const override { return eos_id_; }
   int32_t unk_id() const override { return unk_id_; }
@@ -74,18 +77,26 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   static size_t Index(int32_t id) { return static_cast<size_t>(id); }
   bool HasId(int32_t id) const { return id >= 0 && id < vocab_size(); }
-  std::string Normalize(std::string_view text) const;
+  StatusOr<std::vector<int32_t>> EncodeSegment(std::string_view segment, bool begins_text) const override {
+    EncodeWork work;
+    return EncodeBehind(add_dummy_prefix_ && (begins_text || !prefix_begins_text_), segment, &work);
+  }
+  // has_prefix: behind a space that nobody typed.
+  StatusOr<std::vector<int32_t>> EncodeBehind(bool has_prefix, std::string_view text, EncodeWork* work) const;
+  std::string Normalize(std::string_view text, bool has_prefix) const;
   void AppendIds(std::string_view symbol, std::vector<int32_t>* ids) const;
 
   std::optional<TokenizerVersion> version_;
   const char* const version_source_;
   bool adds_bos_;
   bool add_dummy_prefix_;
+  bool prefix_begins_text_;
   bool remove_extra_whitespaces_;
   bool byte_fallback_;
   bool words_are_independent_;   // no piece holds a U+2581 after another character, so no merge crosses that
                                  // place
   size_t max_merged_bytes_ = 0;  // of any piece that text can become
+  int32_t padding_begin_ = 0;
   int32_t bos_id_;
   int32_t eos_id_;
   int32_t unk_id_ = -1;

@@ -2,8 +2,9 @@
 // Debian's libsentencepiece cannot live in one process with gRPC's.
 //
 // Any thread. A plain value.
-// Always: pieces are UTF-8, not empty, distinct, and at most kMaxPieceBytes long; scores are finite; exactly
-// one piece is kUnknown; with byte_fallback each of the 256 bytes has its piece, without it none has.
+// Always: pieces are UTF-8, not empty (but for a kControl that fills a gap in front of tokens added),
+// distinct, and at most kMaxPieceBytes long; scores are finite; exactly one piece is kUnknown; with
+// byte_fallback each of the 256 bytes has its piece, without it none has.
 #pragma once
 
 #include <cstddef>
@@ -32,11 +33,13 @@ struct SentencePieceModel {
   std::vector<Piece> pieces;  // the index is the token id
   bool byte_fallback = false;
   bool add_dummy_prefix = true;
+  bool prefix_begins_text = false;  // and so not what stands behind a control token
   bool remove_extra_whitespaces = true;
   std::string bos_piece = "<s>";
   std::string eos_piece = "</s>";
   bool adds_bos = true;                        // a text that stands alone begins with bos_piece
   std::string unk_surface = " \xE2\x81\x87 ";  // what an unknown id decodes to
+  std::vector<std::string> warnings;           // one sentence each
 };
 
 // The byte that a kByte piece spells as "<0x0A>"; -1 if `piece` is not of this form.

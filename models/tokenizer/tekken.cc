@@ -26,6 +26,7 @@ TekkenTokenizer::TekkenTokenizer(TekkenFile file, BytePairEncoder encoder,
       settings_(std::move(file.settings)),
       special_(std::move(file.special)),
       first_text_id_(static_cast<int32_t>(special_.size())) {
+  warnings_ = std::move(file.warnings);
   for (int32_t id = 0; id < first_text_id_; ++id) special_ids_.emplace(special_[static_cast<size_t>(id)], id);
   for (int32_t id = first_text_id_; id < vocab_size(); ++id) {
     if (!IsUtf8(PieceBytes(id))) spelled_.emplace(id, WithSpelledBytes(PieceBytes(id)));

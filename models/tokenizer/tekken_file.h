@@ -28,6 +28,7 @@ struct TekkenFile {
   std::vector<std::string> tokens;
   std::vector<std::string> special;  // by id; those that the file does not name are "<SPECIAL_k>"
   std::optional<ModelSettings> settings;
+  std::vector<std::string> warnings;  // one sentence each
 };
 
 // Reads a whole file. `name` names it in errors: DATA_LOSS names the key, what stands there and what may;

@@ -56,7 +56,8 @@ StatusOr<std::vector<int32_t>> Tokenizer::EncodeWithControlTokensAt(
   size_t done = 0;
   const auto encode_to = [&](size_t end) -> Status {
     if (end == done) return Status::Ok();
-    TM_ASSIGN_OR_RETURN(const std::vector<int32_t> segment, Encode(text.substr(done, end - done)));
+    TM_ASSIGN_OR_RETURN(const std::vector<int32_t> segment,
+                        EncodeSegment(text.substr(done, end - done), done == 0));
     ids.insert(ids.end(), segment.begin(), segment.end());
     return Status::Ok();
   };

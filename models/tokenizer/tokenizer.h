@@ -66,6 +66,8 @@ class Tokenizer {
   // Who says so, for people: "tekken.json says so".
   virtual const char* version_source() const { return ""; }
   virtual int32_t vocab_size() const = 0;
+  // From this id on none has a token: what the file lists there fills a vocabulary up.
+  virtual int32_t padding_begin() const { return vocab_size(); }
   // -1 where the vocabulary has none.
   virtual int32_t bos_id() const = 0;
   virtual int32_t eos_id() const = 0;
@@ -92,7 +94,7 @@ class Tokenizer {
   virtual const ModelSettings* model_settings() const { return nullptr; }
 
   // What is doubtful in the vocabulary's file, one sentence each, which names it.
-  virtual std::span<const std::string> warnings() const { return {}; }
+  std::span<const std::string> warnings() const { return warnings_; }
 
   bool IsControl(int32_t id) const { return Kind(id) == PieceKind::kControl; }
 
@@ -101,8 +103,15 @@ class Tokenizer {
   StatusOr<std::string> Decode(std::span<const int32_t> ids) const;
 
  protected:
+  // The ids of a segment between control tokens; begins_text: nothing stands in front of it.
+  virtual StatusOr<std::vector<int32_t>> EncodeSegment(std::string_view segment, bool /*begins_text*/) const {
+    return Encode(segment);
+  }
+
   // Ends the making of a tokenizer: what EncodeWithControlTokens() looks for is known from here on.
   void IndexControlPieces();
+
+  std::vector<std::string> warnings_;
 
  private:
   SpellingMatcher control_pieces_;

@@ -496,7 +496,7 @@ StatusOr<TokenizerConfigFile> ParseConfig(std::string_view bytes) {
       bytes.begin(), bytes.end(),
       [](int depth, json::parse_event_t event, const json& part) {
         if (event != json::parse_event_t::key || depth != 1) return depth < kMaxConfigDepth;
-        return part == "bos_token" || part == "eos_token" || part == "add_bos_token";
+        return part == "bos_token" || part == "eos_token" || part == "add_bos_token" || part == "legacy";
       },
       /*allow_exceptions=*/false);
   if (!config.is_object()) return DataLoss("not a JSON object");
@@ -506,6 +506,9 @@ StatusOr<TokenizerConfigFile> ParseConfig(std::string_view bytes) {
   if (FindField(config, "add_bos_token") != nullptr) {
     TM_ASSIGN_OR_RETURN(const bool adds, BoolField(config, "", "add_bos_token", false));
     file.adds_bos = adds ? TokenizerConfigFile::AddsBos::kYes : TokenizerConfigFile::AddsBos::kNo;
+  }
+  if (FindField(config, "legacy") != nullptr) {
+    TM_ASSIGN_OR_RETURN(file.legacy, BoolField(config, "", "legacy", true));
   }
   return file;
 }

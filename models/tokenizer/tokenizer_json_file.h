@@ -83,6 +83,7 @@ struct TokenizerConfigFile {
   std::string bos_token;
   std::string eos_token;
   enum class AddsBos { kUnsaid, kNo, kYes } adds_bos = AddsBos::kUnsaid;
+  bool legacy = true;  // of a tokenizer.model: each segment gets a space in front, not the first alone
 };
 
 // Reads a whole file. `name` names it in errors: DATA_LOSS names the path in the JSON, what stands there and

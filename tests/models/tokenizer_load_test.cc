@@ -5,11 +5,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <utility>
 
+#include "models/tokenizer/gguf_tokenizer.h"
+#include "models/tokenizer/gguf_tokenizer_keys.h"
 #include "tests/models/tekken_test_file.h"
 #include "tests/models/tokenizer_json_test_file.h"
 #include "tests/models/tokenizer_test_model.h"
@@ -194,6 +197,205 @@ TEST_F(LoadTokenizerTest, AFileThatIsTooLongIsRefusedUnread) {
 TEST_F(LoadTokenizerTest, AnEmptyOrMissingFolderIsNotFound) {
   EXPECT_EQ(Load().status().code(), StatusCode::kNotFound);
   EXPECT_EQ(LoadTokenizer((folder_ / "missing").string()).status().code(), StatusCode::kNotFound);
+}
+
+// ---- files beside it that know more tokens
+
+// A folder as that of a model of Mistral's first vocabulary which was trained further on turns of ChatML.
+class TrainedFurtherTest : public LoadTokenizerTest {
+ protected:
+  static constexpr int32_t kSize = 3 + 256 + 13 + 6;  // of tokenizer.model
+  static constexpr int32_t kEnd = kSize, kStart = kSize + 1;
+
+  static const std::vector<std::string>& Characters() {
+    static const std::vector<std::string> characters = {"▁", "u", "s", "e", "r", "H", "i",
+                                                        "a", "t", "n", "y", "b", "c"};
+    return characters;
+  }
+  static const std::vector<TestMerge>& Merges() {
+    static const std::vector<TestMerge> merges = {{"u", "s"},    {"e", "r"}, {"us", "er"},
+                                                  {"▁", "user"}, {"H", "i"}, {"▁", "Hi"}};
+    return merges;
+  }
+  static SentencePieceModel FirstModel() {
+    SentencePieceModel model = SmallModel({});
+    model.pieces.erase(model.pieces.begin() + 3, model.pieces.begin() + 5);  // [INST] and [/INST]
+    for (const std::string& character : Characters()) model.pieces.push_back({character, -100});
+    float score = 0;
+    for (const auto& [left, right] : Merges()) model.pieces.push_back({left + right, --score});
+    return model;
+  }
+  void WriteFirst() { Write("tokenizer.model", ModelFile(FirstModel())); }
+  static nlohmann::json SameAsJson() { return FallbackJson(Characters(), Merges()); }
+  static nlohmann::json WithTurns(bool special = true) {
+    nlohmann::json file = SameAsJson();
+    AddToken(file, kEnd, "<|im_end|>", {{"special", true}});
+    AddToken(file, kStart, "<|im_start|>", {{"special", special}});
+    return file;
+  }
+  void WriteAddedTokens() {
+    Write("added_tokens.json", nlohmann::json({{"<|im_end|>", kEnd}, {"<|im_start|>", kStart}}).dump());
+  }
+  std::unique_ptr<const Tokenizer> LoadWith(int64_t rows) {
+    auto loaded = LoadTokenizer(folder_.string(), rows);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return std::move(loaded).value();
+  }
+  // The pieces of a turn, each behind a bar.
+  static std::string Turn(const Tokenizer& tokenizer) {
+    std::string pieces;
+    const std::vector<int32_t> ids =
+        tokenizer.EncodeWithControlTokens("<|im_start|>user\nHi<|im_end|>\n<|im_start|>").value();
+    for (const int32_t id : ids) pieces += "|" + std::string(tokenizer.Piece(id));
+    return pieces;
+  }
+  static std::string Warnings(const Tokenizer& tokenizer) {
+    std::string all;
+    for (const std::string& warning : tokenizer.warnings()) all += warning + "\n";
+    return all;
+  }
+};
+
+TEST_F(TrainedFurtherTest, TheTokenizerJsonThatKnowsMoreIsTakenAndTheLogSaysSo) {
+  WriteFirst();
+  Write("tokenizer.json", WithTurns().dump());
+  WriteAddedTokens();
+  const auto tokenizer = LoadWith(kSize + 2);
+  EXPECT_STREQ(tokenizer->family(), "tokenizer.json");
+  EXPECT_EQ(tokenizer->ControlId("<|im_start|>"), kStart);
+  EXPECT_EQ(tokenizer->ControlId("<|im_end|>"), kEnd);
+  EXPECT_EQ(Turn(*tokenizer), "|<|im_start|>|▁user|<0x0A>|Hi|<|im_end|>|▁|<0x0A>|<|im_start|>");
+  EXPECT_THAT(Warnings(*tokenizer),
+              ::testing::AllOf(HasSubstr("tokenizer.json: it is taken"),
+                               HasSubstr("tokenizer.model is left aside, which lacks \"<|im_end|>\" (" +
+                                         std::to_string(kEnd) + ") and 1 more")));
+  EXPECT_EQ(Warnings(*LoadWith(0)), Warnings(*tokenizer)) << "rows are not known";
+  // As a GGUF file, by the scores of the one and the tokens of the other.
+  const auto keys = MakeGgufTokenizerKeys(folder_.string(), kSize + 3);
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  const auto of_gguf = MakeGgufTokenizer(keys->Metadata("model.gguf")).value();
+  EXPECT_EQ(Turn(*of_gguf), Turn(*tokenizer));
+  EXPECT_EQ(of_gguf->vocab_size(), kSize + 3);
+  EXPECT_EQ(of_gguf->padding_begin(), kSize + 2);
+  // Nothing that people type becomes one, whatever its flag says.
+  Write("tokenizer.json", WithTurns(/*special=*/false).dump());
+  const auto unmarked = LoadWith(kSize + 2);
+  EXPECT_EQ(unmarked->ControlId("<|im_start|>"), kStart);
+  const auto typed = unmarked->Encode("<|im_start|>").value();
+  EXPECT_EQ(std::count(typed.begin(), typed.end(), kStart), 0);
+}
+
+TEST_F(TrainedFurtherTest, WithoutATokenizerJsonTheyAreAddedToTheModelsPieces) {
+  WriteFirst();
+  const std::string decoder = R"({"added_tokens_decoder": {")" + std::to_string(kEnd) +
+                              R"(": {"content": "<|im_end|>", "special": true}, ")" + std::to_string(kStart) +
+                              R"(": {"content": "<|im_start|>", "special": false}}})";
+  for (const char* file : {"added_tokens.json", "tokenizer_config.json"}) {
+    std::filesystem::remove(folder_ / "added_tokens.json");
+    if (std::string(file) == "added_tokens.json") {
+      WriteAddedTokens();
+    } else {
+      Write(file, decoder);
+    }
+    const auto tokenizer = LoadWith(kSize + 2);
+    EXPECT_STREQ(tokenizer->family(), "sentencepiece") << file;
+    EXPECT_EQ(tokenizer->version(), TokenizerVersion::kV1);
+    EXPECT_EQ(tokenizer->vocab_size(), kSize + 2);
+    EXPECT_EQ(Turn(*tokenizer), "|<|im_start|>|▁user|<0x0A>|Hi|<|im_end|>|▁|<0x0A>|<|im_start|>") << file;
+    EXPECT_THAT(Warnings(*tokenizer),
+                ::testing::AllOf(HasSubstr("tokenizer.model: it lacks \"<|im_end|>\""), HasSubstr(file),
+                                 HasSubstr("added to it"), HasSubstr("tokenizer.json is not there")));
+  }
+  // As transformers reads it: a space that nobody typed begins the text alone, or each segment.
+  Write("tokenizer_config.json", R"({"legacy": false, "eos_token": "<|im_end|>"})");
+  WriteAddedTokens();
+  const auto newer = LoadWith(kSize + 2);
+  EXPECT_EQ(Turn(*newer), "|<|im_start|>|user|<0x0A>|Hi|<|im_end|>|<0x0A>|<|im_start|>");
+  EXPECT_EQ(Pieces(*newer, "user"), "▁user");
+  EXPECT_EQ(newer->eos_id(), kEnd);
+  // Of a name that no file marks it is text, found where it stands; and there may be gaps.
+  Write("added_tokens.json", nlohmann::json({{"<tool>", kSize + 3}, {"<call>", kSize + 4}}).dump());
+  Write("special_tokens_map.json", R"({"additional_special_tokens": ["<call>"]})");
+  std::filesystem::remove(folder_ / "tokenizer_config.json");
+  const auto tokenizer = LoadWith(kSize + 5);
+  EXPECT_EQ(tokenizer->ControlId("<call>"), kSize + 4);
+  EXPECT_EQ(tokenizer->Kind(kSize + 3), PieceKind::kText);
+  EXPECT_EQ(Pieces(*tokenizer, "Hi<tool>"), "▁Hi|<tool>");
+  EXPECT_EQ(tokenizer->Kind(kSize), PieceKind::kControl) << "of no token";
+}
+
+TEST_F(TrainedFurtherTest, FilesThatSayTheSameChangeNothing) {
+  WriteFirst();
+  Write("tokenizer.json", SameAsJson().dump());
+  Write("added_tokens.json", R"({"<unk>": 0, "<s>": 1, "</s>": 2})");
+  Write("special_tokens_map.json", R"({"bos_token": "<s>"})");
+  EXPECT_STREQ(LoadWith(kSize)->family(), "sentencepiece");
+  EXPECT_EQ(Warnings(*LoadWith(kSize)), "");
+  // Beyond the rows of the model, or for padding alone.
+  Write("tokenizer.json", WithTurns().dump());
+  EXPECT_STREQ(LoadWith(kSize)->family(), "sentencepiece");
+  EXPECT_EQ(LoadWith(kSize)->vocab_size(), kSize);
+  nlohmann::json padded = SameAsJson();
+  AddToken(padded, kSize, "<pad>", {{"special", true}});
+  Write("tokenizer.json", padded.dump());
+  const auto tokenizer = LoadWith(kSize + 64);
+  EXPECT_STREQ(tokenizer->family(), "sentencepiece");
+  EXPECT_EQ(tokenizer->ControlId("<pad>"), kSize);
+  EXPECT_EQ(tokenizer->padding_begin(), kSize + 1);
+  EXPECT_EQ(Warnings(*tokenizer), "");
+}
+
+TEST_F(TrainedFurtherTest, ATokenizerJsonThatKnowsFewerOrOthersIsLeftAside) {
+  WriteFirst();
+  WriteAddedTokens();
+  Write("tokenizer.json", FallbackJson(Characters(), {{"u", "s"}}).dump());
+  const auto fewer = LoadWith(kSize + 2);
+  EXPECT_STREQ(fewer->family(), "sentencepiece");
+  EXPECT_EQ(fewer->ControlId("<|im_start|>"), kStart);
+  EXPECT_THAT(Warnings(*fewer), HasSubstr("tokenizer.json says that"));
+  std::vector<TestMerge> others = Merges();
+  std::swap(others[4], others[5] = {"s", "e"});
+  Write("tokenizer.json", FallbackJson(Characters(), others).dump());
+  EXPECT_THAT(Warnings(*LoadWith(kSize + 2)), HasSubstr("tokenizer.json says that"));
+  Write("tokenizer.json", R"({"model": {"type": "WordPiece"}})");
+  EXPECT_THAT(Warnings(*LoadWith(kSize + 2)), HasSubstr("tokenizer.json: "));
+  Write("tokenizer.json", "{");
+  const auto broken = LoadWith(kSize + 2);
+  EXPECT_EQ(broken->ControlId("<|im_start|>"), kStart);
+  EXPECT_THAT(Warnings(*broken), HasSubstr("tokenizer.json: not a JSON object"));
+}
+
+TEST_F(TrainedFurtherTest, ATokenizerJsonGetsWhatFilesBesideItAdd) {
+  Write("tokenizer.json", SameAsJson().dump());
+  WriteAddedTokens();
+  const auto tokenizer = LoadWith(kSize + 2);
+  EXPECT_EQ(Turn(*tokenizer), "|<|im_start|>|▁user|<0x0A>|Hi|<|im_end|>|▁|<0x0A>|<|im_start|>");
+  EXPECT_THAT(Warnings(*tokenizer), HasSubstr("it lacks \"<|im_end|>\""));
+  EXPECT_EQ(LoadWith(kSize + 1)->ControlId("<|im_start|>"), std::nullopt) << "without a row";
+  EXPECT_EQ(LoadTokenizer((folder_ / "tokenizer.json").string()).value()->vocab_size(), kSize)
+      << "a file that is named is read alone";
+}
+
+TEST_F(TrainedFurtherTest, ATekkenIsLeftAsideForATokenizerJsonWithTurnsOfAnotherFormat) {
+  Write("tekken.json", TekkenJson({"ab"}, "v7").dump());
+  const int32_t size = kTestSpecialTokens + 257;
+  nlohmann::json file = ByteLevelJson({{"a", "b"}});
+  while (static_cast<int32_t>(file["model"]["vocab"].size()) < size) {
+    const std::string filler = "filler" + std::to_string(file["model"]["vocab"].size());
+    file["model"]["vocab"][filler] = file["model"]["vocab"].size();
+  }
+  Write("tokenizer.json", file.dump());
+  EXPECT_STREQ(LoadWith(size + 2)->family(), "tekken");
+  AddToken(file, size, "<|im_start|>", {{"special", true}});
+  AddToken(file, size + 1, "<|im_end|>", {{"special", true}});
+  Write("tokenizer.json", file.dump());
+  EXPECT_STREQ(LoadWith(size + 2)->family(), "tokenizer.json");
+  EXPECT_THAT(Warnings(*LoadWith(size + 2)), HasSubstr("tekken.json is left aside"));
+  EXPECT_STREQ(LoadWith(size)->family(), "tekken") << "without rows";
+  std::filesystem::remove(folder_ / "tokenizer.json");
+  Write("added_tokens.json", nlohmann::json({{"<|im_start|>", size}}).dump());
+  EXPECT_STREQ(LoadWith(size + 2)->family(), "tekken");
+  EXPECT_THAT(Warnings(*LoadWith(size + 2)), HasSubstr("which are left aside"));
 }
 
 TEST(LoadBreezeTest, BreezeIsAVersion3Vocabulary) {
