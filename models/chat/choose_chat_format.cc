@@ -180,12 +180,23 @@ bool IsForeign(const Tokenizer& tokenizer, const std::optional<ChatTemplate>& fo
          (!found->Names("[INST]") || found->Names("<<SYS>>"));
 }
 
+// Whether the template, which names no [INST], opens turns with a piece that the vocabulary has.
+bool SpeaksOfOtherTurns(const Tokenizer& tokenizer, const ChatTemplate& found) {
+  const auto formats = HeaderFormats();
+  return !found.Names("[INST]") &&
+         std::any_of(formats.begin(), formats.end(), [&](const HeaderFormat& format) {
+           return HasPiecesOf(format, tokenizer) && found.Names(format.begin);
+         });
+}
+
 bool HasMistralPieces(const Tokenizer& tokenizer) {
   return tokenizer.ControlId("[INST]") && tokenizer.ControlId("[/INST]");
 }
 
-// By Mistral's own control pieces; null: this is none of Mistral's.
+// By Mistral's own control pieces; null: this is none of Mistral's, such as one that was trained further on
+// turns of another format, whose pieces were added.
 ChatFormatPtr MistralFormatByPieces(const Tokenizer& tokenizer, const std::optional<ChatTemplate>& found) {
+  if (found && SpeaksOfOtherTurns(tokenizer, *found)) return nullptr;
   if (tokenizer.version() && !IsForeign(tokenizer, found)) {
     return MistralFormatFor(tokenizer, *tokenizer.version(),
                             std::string("the tokenizer's: ") + tokenizer.version_source());

@@ -2,8 +2,8 @@
 //
 //   1. `asked`: the name of a format, or a file with a template.
 //   2. Mistral's own control pieces: Mistral's format of the version that the tokenizer's file says, whatever
-//      template lies beside it; where the kind of file has no versions, of the version that the template
-//      names (VersionOfTemplate).
+//      template lies beside it, but one of 3; where the kind of file has no versions, of the version that the
+//      template names (VersionOfTemplate).
 //   3. ChatML and Llama 3: the vocabulary has their control pieces, and the template names these and no
 //      others; where templates can be run, it also makes the same of plain chats, and is run for the others.
 //   4. v1: the vocabulary has <s> and </s> but no [INST], and the template spells that as text and names

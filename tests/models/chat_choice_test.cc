@@ -100,6 +100,20 @@ TEST_F(ChatChoice, MistralsPiecesWithoutAVersionHaveThatOfTheTemplate) {
       << "v15 without a file that says its settings has the usual ones";
 }
 
+// One of Mistral's that was trained further has pieces of both.
+TEST_F(ChatChoice, TurnsOfAnotherFormatWhosePiecesWereAddedWinOverMistrals) {
+  const ByteTokenizer both({"<s>", "[INST]", "[/INST]", "<|im_start|>", "<|im_end|>"}, "<s>");
+  EXPECT_THAT(Chosen(both, kChatMl), HasSubstr("chatml: "));
+  EXPECT_THAT(Chosen(both, "[INST] <|im_start|> <|im_end|>"), HasSubstr("v3: "));
+  EXPECT_THAT(Chosen(both, std::string(kChatMl) + "<|other|>"), HasSubstr("none: ")) << "none that is known";
+  SentencePieceModel model = SmallModel({{"a", -1}});
+  for (const char* turn : {"<|im_start|>", "<|im_end|>"})
+    model.pieces.push_back({turn, 0, SentencePieceModel::Type::kControl});
+  const SentencePieceTokenizer versioned(model, TokenizerVersion::kV3);
+  EXPECT_THAT(Chosen(versioned, kChatMl), HasSubstr("chatml: "));
+  EXPECT_THAT(Chosen(versioned, kLlama3), HasSubstr("v3: ")) << "whose pieces it lacks";
+}
+
 TEST_F(ChatChoice, WhereNoFileSaysHowATextBeginsAndEndsMistralsPiecesDo) {
   const PieceTokenizer pieces({"<s>", "</s>", "[INST]"});
   const MistralChatFormat format(pieces, TokenizerVersion::kV3);
