@@ -26,6 +26,7 @@ constexpr int64_t kMostPieces = TokenizerJsonFile::kMaxVocabulary;
 constexpr char kModelKey[] = "tokenizer.ggml.model";
 constexpr char kTokensKey[] = "tokenizer.ggml.tokens";
 constexpr char kTypesKey[] = "tokenizer.ggml.token_type";
+constexpr char kPreKey[] = "tokenizer.ggml.pre";
 constexpr char kMergesKey[] = "tokenizer.ggml.merges";
 
 // Numbered as in the file, and as in a SentencePiece model.
@@ -40,12 +41,19 @@ struct Vocabulary {
   int32_t unk_id = -1;
 };
 
+constexpr std::string_view kPixtral = "pixtral";
+
 // How text is cut before any merge, by the name of the pre-tokenizer.
 struct PreTokenizer {
   const char* name;
   std::vector<TokenizerJsonFile::Split> splits;
-  bool ignore_merges;  // a cut that is a piece is that piece
-  bool adds_bos;       // where add_bos_token is absent
+  bool ignore_merges;                         // a cut that is a piece is that piece
+  bool adds_bos;                              // where add_bos_token is absent
+  std::vector<std::string_view> other_names;  // for which llama.cpp does the same
+
+  bool IsCalled(std::string_view text) const {
+    return text == name || std::find(other_names.begin(), other_names.end(), text) != other_names.end();
+  }
 };
 
 const std::vector<PreTokenizer>& PreTokenizers() {
@@ -61,12 +69,31 @@ const std::vector<PreTokenizer>& PreTokenizers() {
       {"default",
        {pattern(R"([\p{P}$+<=>^~|]+)"), gpt2, digit_run, pattern("[0-9][0-9][0-9]")},
        false,
-       false},
-      {"gpt-2", {gpt2}, false, false},
-      {"smollm", {one_digit, gpt2}, false, false},
-      {"qwen2", {pattern(kQwen2Pattern)}, false, false},
-      {"llama-bpe", {pattern(kLlama3Pattern)}, true, true},
-      {"tekken", {pattern(kTekkenPattern)}, true, true},
+       false,
+       {}},
+      {"gpt-2",
+       {gpt2},
+       false,
+       false,
+       {"phi-2", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "gigachat", "a.x-4.0", "mellum",
+        "modern-bert", "exaone4", "mpt", "olmo", "jais", "trillion", "granite-docling"}},
+      {"smollm",
+       {one_digit, gpt2},
+       false,
+       false,
+       {"starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}},
+      {"qwen2",
+       {pattern(kQwen2Pattern)},
+       false,
+       false,
+       {"deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan"}},
+      {"llama-bpe",
+       {pattern(kLlama3Pattern)},
+       true,
+       true,
+       {"llama3", "llama-v3", kPixtral, "falcon3", "falcon-h1", "midm-2.0", "lfm2", "jina-v5-nano"}},
+      {"smaug-bpe", {pattern(kLlama3Pattern)}, false, false, {"dbrx"}},
+      {"tekken", {pattern(kTekkenPattern)}, true, true, {}},
   };
   return table;
 }
@@ -226,15 +253,14 @@ StatusOr<SentencePieceModel> ReadLlama(const GgufMetadata& metadata) {
 // ---- model "gpt2"
 
 StatusOr<const PreTokenizer*> FindPreTokenizer(const GgufMetadata& metadata) {
-  constexpr char kKey[] = "tokenizer.ggml.pre";
-  TM_ASSIGN_OR_RETURN(const std::string_view name, metadata.StringOr(kKey, "default"));
+  TM_ASSIGN_OR_RETURN(const std::string_view name, metadata.StringOr(kPreKey, "default"));
   std::string names;
   for (const PreTokenizer& row : PreTokenizers()) {
-    if (name == row.name) return &row;
+    if (row.IsCalled(name)) return &row;
     names += (names.empty() ? "" : ", ") + std::string(row.name);
   }
-  return Unimplemented(KeyIn(metadata, kKey) + " is " + GgufMetadata::Text(metadata.values().at(kKey)) +
-                       ", which is none of " + names);
+  return Unimplemented(KeyIn(metadata, kPreKey) + " is " + GgufMetadata::Text(metadata.values().at(kPreKey)) +
+                       ", which is none of " + names + ", nor another name of one of these");
 }
 
 // Each is two pieces with a space between.
@@ -272,8 +298,12 @@ StatusOr<GgufVocabulary> ReadGpt2(const GgufMetadata& metadata) {
   file.splits = pre->splits;
   file.ignore_merges = pre->ignore_merges;
   TM_ASSIGN_OR_RETURN(file.merges, ReadMerges(metadata, vocabulary.pieces));
-  if (!metadata.Has("tokenizer.ggml.pre")) {
+  if (!metadata.Has(kPreKey)) {
     file.warnings.emplace_back("tokenizer.ggml.pre is missing, so that text is cut as by default");
+  } else if (*metadata.StringOr(kPreKey, "") == kPixtral) {
+    file.warnings.emplace_back(
+        "tokenizer.ggml.pre is \"pixtral\": text is cut as by llama-bpe, as llama.cpp does it; the release's "
+        "tekken.json cuts it otherwise");
   }
   for (size_t id = 0; id < vocabulary.pieces.size(); ++id) {
     const PieceType type = vocabulary.types[id];

@@ -146,6 +146,36 @@ TEST(GgufTokenizerTest, BosIsAddedAsTheFileSaysElseByThePreTokenizer) {
   }
 }
 
+// What llama.cpp cuts alike under several names.
+TEST(GgufTokenizerTest, OtherNamesOfAPreTokenizerAreThatOne) {
+  const struct {
+    const char* name;
+    const char* same;
+  } pairs[] = {{"pixtral", "llama-bpe"},  {"llama3", "llama-bpe"},
+               {"llama-v3", "llama-bpe"}, {"falcon3", "llama-bpe"},
+               {"phi-2", "gpt-2"},        {"command-r", "smollm"},
+               {"stablelm2", "qwen2"},    {"deepseek-r1-qwen", "qwen2"},
+               {"mpt", "gpt-2"},          {"refact", "smollm"}};
+  const auto load = [](const char* pre) {
+    Keys keys = Small({"12", "123", "1234", "Ġ!", "!\n"});
+    keys.merges = {"1 2", "12 3", "123 4", "Ġ !"};
+    keys.pre = pre;
+    keys.bos = static_cast<int>(keys.tokens.size()) - 1;
+    return Load(keys).value();
+  };
+  for (const auto& [name, same] : pairs) {
+    const auto tokenizer = load(name), other = load(same);
+    EXPECT_EQ(tokenizer->adds_bos(), other->adds_bos()) << name;
+    for (const char* text : {"1234 12 !!?", "It's  1234\n\n!", "a 'LL b\n"}) {
+      EXPECT_EQ(tokenizer->Encode(text).value(), other->Encode(text).value()) << name << ": " << text;
+    }
+  }
+  EXPECT_NE(load("llama3")->Encode("1234").value(), load("gpt-2")->Encode("1234").value());
+  EXPECT_THAT(load("pixtral")->warnings(), testing::Contains(HasSubstr("as by llama-bpe")));
+  EXPECT_FALSE(load("smaug-bpe")->adds_bos());
+  EXPECT_EQ(load("smaug-bpe")->Encode("1234").value().size(), 2u) << "cut by threes, merged by the list";
+}
+
 TEST(GgufTokenizerTest, WhatAKeyNamesAsAnEndIsStructure) {
   Keys keys = Small({"<end>", "<turn>"});
   const auto end = static_cast<int32_t>(keys.tokens.size()) - 2;
