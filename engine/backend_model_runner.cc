@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string>
 
 #include "engine/packed_block.h"
@@ -413,7 +414,7 @@ StatusOr<BackendModelRunner::PackedRound> BackendModelRunner::PackRound(OpenStep
   const int64_t uploaded = block.bytes();
   const std::string what = "sampling step " + std::to_string(step.id);
 
-  const auto mask_words = static_cast<int64_t>(MaskWords(model_.config().vocab_size));
+  const auto mask_words = static_cast<int64_t>(MaskWords(model_.config().drawn_ids()));
   auto* masks = reinterpret_cast<uint32_t*>(masks_.host);
   int32_t mask_count = 0;
   int32_t* change = changes.host;
@@ -442,7 +443,7 @@ StatusOr<BackendModelRunner::PackedRound> BackendModelRunner::PackRound(OpenStep
       rows.host[i].adjust_end = first + static_cast<int32_t>(all.size());
     }
     if (row.mask.empty()) continue;
-    std::copy(row.mask.begin(), row.mask.end(), masks + mask_count * mask_words);
+    std::copy_n(row.mask.begin(), mask_words, masks + mask_count * mask_words);
     rows.host[i].mask_row = mask_count++;
   }
   TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(device, sampling_.host, uploaded), backend_, what));
@@ -471,7 +472,9 @@ OpCode BackendModelRunner::SampleRound(const PackedRound& round) {
     const Tensor logits = MakeTensor(logits_, DType::kF32, slice, model_.config().vocab_size);
     OpCode code = model_.Logits(round.hidden_rows + at, slice, logits);
     if (code != OpCode::kOk) return code;
-    code = backend_.Sample({.logits = logits,
+    Tensor of_tokens = logits;
+    of_tokens.columns = model_.config().drawn_ids();
+    code = backend_.Sample({.logits = of_tokens,
                             .rows = round.rows + at,
                             .adjusts = DeviceAdjusts(),
                             .masks = reinterpret_cast<const uint32_t*>(masks_.device),
@@ -562,6 +565,12 @@ ScoredToken BackendModelRunner::ScoredTokenAt(const OpenStep& step, size_t row) 
   if (record.failed != 0) return scored;
   scored.token = {record.token, record.logprob};
   scored.rank = record.rank;
+  const int32_t drawn = model_.config().drawn_ids();
+  if (record.token >= drawn) {
+    // A row of padding, which a prompt may hold.
+    scored.token.logprob = -std::numeric_limits<float>::infinity();
+    scored.rank = drawn + 1;
+  }
   if (record.top_count > 0) {
     const auto* top =
         reinterpret_cast<const TokenLogprob*>(records_.host + TopOffset(step)) + row * kMaxTopLogprobs;

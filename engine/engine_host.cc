@@ -238,6 +238,12 @@ void AddEndOfTurn(const ChatFormat& format, ModelConfig* config) {
   config->eos_source += ", and the end of a turn in chat format " + format.name();
 }
 
+int32_t PaddingBegin(const Tokenizer& tokenizer, const ModelConfig& config) {
+  int32_t begin = tokenizer.padding_begin();
+  for (const int32_t end : config.eos_ids) begin = std::max(begin, end + 1);
+  return std::min(begin, config.vocab_size);
+}
+
 // In the order in which the parts are made: the thread stops first, the pool goes last.
 struct EngineHost::Impl {
   Impl(EngineHostPlan the_plan, std::unique_ptr<Model> the_model,
@@ -271,9 +277,11 @@ StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(OpenedModel opened, Back
                                                         const Clock& clock) {
   const std::string folder = opened.folder.path;
   TM_ASSIGN_OR_RETURN(EngineHostPlan plan, PlanEngineHost(opened, backend, options));
-  TM_ASSIGN_OR_RETURN(std::unique_ptr<const Tokenizer> tokenizer, LoadTokenizer(opened.folder.tokenizer));
+  TM_ASSIGN_OR_RETURN(std::unique_ptr<const Tokenizer> tokenizer,
+                      LoadTokenizer(opened.folder.tokenizer, opened.config.vocab_size));
   TM_ASSIGN_OR_RETURN(ChatFormatPtr chat_format, ChatFormatOf(opened, *tokenizer, options.chat_format));
   AddEndOfTurn(*chat_format, &opened.config);
+  opened.config.padding_begin = PaddingBegin(*tokenizer, opened.config);
   std::string weight_sample = SampleOfWeights(opened);
   TM_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, LoadModel(std::move(opened), backend, options.progress));
   TM_ASSIGN_OR_RETURN(PoolMemory pool, AllocatePool(backend, plan));

@@ -74,6 +74,10 @@ StatusOr<ChatFormatPtr> ChatFormatOf(const OpenedModel& model, const Tokenizer& 
 // The format's own end of turn ends answers too.
 void AddEndOfTurn(const ChatFormat& format, ModelConfig* config);
 
+// ModelConfig::padding_begin with that tokenizer. What ends an answer is drawn, whether or not the tokenizer
+// knows it.
+int32_t PaddingBegin(const Tokenizer& tokenizer, const ModelConfig& config);
+
 class EngineHost {
  public:
   // Plans, loads, allocates, times the layers, warms up (one prefill and one decode) and starts the engine

@@ -69,7 +69,7 @@ struct SampleRecord {
 };
 
 struct SampleParams {
-  Tensor logits;                         // [rows, vocab] f32; left as they were
+  Tensor logits;  // [rows, vocab] f32; left as they were. What a longer row has behind is forced at most
   const SamplingRow* rows = nullptr;     // [rows]
   const LogitAdjust* adjusts = nullptr;  // see SamplingRow::adjust_begin
   const uint32_t* masks = nullptr;       // [mask rows, ceil(vocab / 32)] bit set: allowed

@@ -4,6 +4,7 @@
 // and no key that would change the computation was passed over (such keys are refused by name).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,7 +31,8 @@ struct ModelConfig {
   // What stands before the names of the text part's tensors in Hugging Face files.
   std::string body_prefix = "model.";
   std::string head_prefix;
-  int32_t vocab_size = 0;
+  int32_t vocab_size = 0;     // rows of the embedding
+  int32_t padding_begin = 0;  // rows from here on fill it up and are of no token; 0: none is known to
   int32_t hidden_size = 0;
   int32_t layers = 0;
   int32_t heads = 0;
@@ -54,6 +56,9 @@ struct ModelConfig {
   std::vector<int32_t> eos_ids;           // generation ends at any of these
   std::string eos_source = "by default";  // which file says so
   std::vector<std::string> warnings;      // unknown or doubtful keys, one sentence each
+
+  // Ids that may be drawn are below it.
+  int32_t drawn_ids() const { return padding_begin > 0 ? std::min(padding_begin, vocab_size) : vocab_size; }
 
   // From generation_config.json; unset where the folder says nothing.
   struct Defaults {

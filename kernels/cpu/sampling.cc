@@ -230,8 +230,9 @@ const float* AdjustedLogits(const SampleParams& params, const SamplingRow& row, 
   });
   for (int32_t i = row.adjust_begin; i < row.adjust_end; ++i) {
     const LogitAdjust& adjust = params.adjusts[i];
-    TM_CHECK(adjust.token >= 0 && adjust.token < vocab, "adjusted token %d of %lld", adjust.token,
-             static_cast<long long>(vocab));
+    TM_CHECK(adjust.token >= 0 && adjust.token < params.logits.row_stride, "adjusted token %d of %lld",
+             adjust.token, static_cast<long long>(params.logits.row_stride));
+    if (adjust.token >= vocab) continue;
     scratch.adjusted[adjust.token] = Adjust(row, adjust, scratch.adjusted[adjust.token]);
   }
   if (row.mask_row < 0) return scratch.adjusted;
@@ -343,7 +344,6 @@ int32_t WriteTop(const float* logits, int32_t count, double log_total, TokenLogp
 SampleRecord SampleRow(const SampleParams& params, int64_t index, const SamplingKernels& kernels,
                        const SampleScratch& scratch, const PartRunner& runner) {
   const SamplingRow& row = params.rows[index];
-  const int64_t vocab = params.logits.columns;
   const float* logits = static_cast<const float*>(params.logits.data) + index * params.logits.row_stride;
 
   SampleRecord record;
@@ -357,8 +357,8 @@ SampleRecord SampleRow(const SampleParams& params, int64_t index, const Sampling
     log_total = scan.highest + std::log(*weight_sum);
   }
 
-  TM_CHECK(row.forced_token < vocab, "forced token %d of %lld", row.forced_token,
-           static_cast<long long>(vocab));
+  TM_CHECK(row.forced_token < params.logits.row_stride, "forced token %d of %lld", row.forced_token,
+           static_cast<long long>(params.logits.row_stride));
   const int32_t token = row.forced_token >= 0
                             ? row.forced_token
                             : ChooseToken(params, row, logits, weight_sum, kernels, scratch, runner);

@@ -9,7 +9,7 @@
 namespace tramontane::cuda {
 
 struct SampleKernelParams {
-  SampleParams call;  // REQUIRES: adjusted and forced tokens are in the vocabulary
+  SampleParams call;  // REQUIRES: adjusted and forced tokens are in the rows
   float* adjusted;    // scratch [rows, vocab]; rows without adjustments and mask do not use theirs
   // Of a row: 1, or as SampleBlocks says. More than one have sampling_split.cu, and `split`.
   int32_t blocks = 1;

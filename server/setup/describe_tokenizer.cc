@@ -26,6 +26,12 @@ std::vector<std::string> TokenizerWarnings(const Tokenizer& tokenizer, int32_t v
     warnings.push_back("the tokenizer has " + std::to_string(tokenizer.vocab_size()) + " ids, the model " +
                        std::to_string(vocab_size) + ": a text with one that the model lacks is refused");
   }
+  if (tokenizer.padding_begin() < vocab_size) {
+    warnings.push_back("the model has rows for " + std::to_string(vocab_size) +
+                       " ids, the tokenizer has tokens up to " +
+                       std::to_string(tokenizer.padding_begin() - 1) +
+                       ": those behind are never drawn, but for what ends an answer");
+  }
   return warnings;
 }
 
@@ -39,7 +45,7 @@ std::string EndsText(const ModelConfig& config, const Tokenizer* tokenizer) {
 }
 
 StatusOr<std::string> DescribeTokenizer(const OpenedModel& model, const std::string& chat_format) {
-  const auto loaded = LoadTokenizer(model.folder.tokenizer);
+  const auto loaded = LoadTokenizer(model.folder.tokenizer, model.config.vocab_size);
   // A folder may lack its tokenizer yet; a GGUF file is whole or nothing.
   const bool may_lack = model.folder.layout != FolderLayout::kGguf;
   if (!loaded.ok() && !(may_lack && loaded.status().code() == StatusCode::kNotFound)) return loaded.status();

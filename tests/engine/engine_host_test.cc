@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,9 +16,11 @@
 
 #include "kernels/backends/cpu_backend.h"
 #include "models/weights.h"
+#include "tests/models/tokenizer_test_model.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/tiny_model.h"
 
 namespace tramontane {
 namespace {
@@ -82,6 +86,73 @@ TEST_F(BreezeHost, TheFirstRequestHasItsPenaltiesBiasAndBansAsLaterOnesDo) {
     EXPECT_EQ(first.choice(c).ids.at(0), 300);
     EXPECT_EQ(first.choice(c).ids, second.choice(c).ids);
   }
+}
+
+// A model whose embedding has more rows than its tokenizer has tokens, with large logits there.
+class PaddedHost : public testing::Test {
+ protected:
+  static constexpr int32_t kTokens = 40;
+
+  PaddedHost() : backend_(MakeCpuBackend({.threads = 1, .variant = ""}).value()) {
+    model_.Randomise(3);
+    TinyTensor& head = model_.tensors.at("output.weight");
+    for (int32_t row = kTokens; row < model_.vocab; ++row) {
+      for (int32_t k = 0; k < model_.hidden; ++k) {
+        const float of_token = head.values[static_cast<size_t>((row - kTokens) / 2 * model_.hidden + k)];
+        head.values[static_cast<size_t>(row * model_.hidden + k)] =
+            (row % 2 == 0 ? 50.0f : -50.0f) * of_token;
+      }
+    }
+    model_.WriteMistral(folder_);
+    std::vector<SentencePieceModel::Piece> pieces;
+    for (int32_t id = 5; id < kTokens; ++id) pieces.push_back({"p" + std::to_string(id), -1});
+    folder_.Write("tokenizer.model.v3", ModelFile(SmallModel(pieces, Bytes::kWithout)));
+  }
+  std::unique_ptr<EngineHost> Start(OpenedModel opened) {
+    EngineHostOptions options;
+    options.memory_bytes = 64 * kMiB;
+    return EngineHost::Start(std::move(opened), *backend_, options, clock_).value();
+  }
+
+  const SteadyClock clock_;
+  BackendPtr backend_;
+  TinyModel model_;
+  TempFolder folder_;
+};
+
+TEST_F(PaddedHost, RowsBehindTheTokenizersTokensAreNeverDrawn) {
+  const auto host = Start(OpenModel(folder_.path(), {}).value());
+  EXPECT_EQ(host->model().config().padding_begin, kTokens);
+  Request request;
+  request.prompt = {1, 7, 90, 12, 95};  // ids of padding may be in a prompt
+  request.stopping.max_tokens = 24;
+  request.stopping.ignore_eos = true;
+  request.output.logprobs = 20;
+  request.output.prompt_logprobs = 5;
+  request.sampling.repetition_penalty = 1.2f;
+  request.sampling.logit_bias = {{91, 100.0f}};
+  for (const float temperature : {0.0f, 1.0f}) {
+    request.id = std::to_string(temperature);
+    request.sampling.temperature = temperature;
+    StreamReader reader(host->engine(), request);
+    reader.WaitToEnd();
+    ASSERT_TRUE(reader.status().ok()) << reader.status();
+    ASSERT_EQ(reader.choice().ids.size(), 24u);
+    for (const int32_t id : reader.choice().ids) EXPECT_LT(id, kTokens);
+    const std::vector<TokenInfo>& of_prompt = reader.started().at(0).prompt_logprobs;
+    ASSERT_EQ(of_prompt.size(), 4u);
+    EXPECT_EQ(of_prompt[1].token, 90);
+    EXPECT_EQ(of_prompt[1].logprob, -std::numeric_limits<float>::infinity());
+    EXPECT_TRUE(std::isfinite(of_prompt[2].logprob));
+    for (const TokenInfo& info : reader.choice().logprobs) {
+      for (const TokenLogprob& top : info.top) EXPECT_LT(top.token, kTokens);
+    }
+  }
+}
+
+TEST_F(PaddedHost, WhatEndsAnAnswerIsDrawnThoughTheTokenizerDoesNotKnowIt) {
+  folder_.Write("generation_config.json", R"({"eos_token_id": 60})");
+  EXPECT_EQ(Start(OpenModel(folder_.path(), {}).value())->model().config().padding_begin, 61);
 }
 
 // The CPU as an asynchronous device that records steps: what a host makes of such a backend, to the same

@@ -214,6 +214,19 @@ TEST_P(SampleTest, ForcedTokenIsReportedWhateverTheRowWouldChoose) {
   EXPECT_EQ(record.rank, 4);
 }
 
+// Rows of padding: behind the columns, where the logits are no numbers.
+TEST_P(SampleTest, WhatLiesBehindTheColumnsMayBeForcedAndIsAdjustedInVain) {
+  Row row{{1.0f, 3.0f, 2.0f}, Greedy(), {}, {}};
+  row.adjusts = {{.token = 4, .bias = 100.0f, .output_count = 2, .in_context = 1}};
+  row.row.repetition_penalty = 2.0f;
+  EXPECT_EQ(One(row).token, 1);
+  row.row.forced_token = 5;
+  row.row.top_logprobs = 20;
+  const Answers answers = RunSample(*backend_, {row});
+  EXPECT_EQ(answers.records[0].token, 5);
+  EXPECT_EQ(answers.records[0].top_count, 3);
+}
+
 TEST_P(SampleTest, TopLogprobsStopAtTheVocabulary) {
   Row row = {{0.5f, 0.5f, 1.0f}, Greedy(), {}, {}};
   row.row.top_logprobs = kMaxTopLogprobs;
