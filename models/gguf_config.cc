@@ -179,10 +179,14 @@ StatusOr<ModelConfig> ReadGgufConfig(const GgufMetadata& metadata, int64_t embed
   config.vocab_size = ReadVocabularySize(in, embedding_rows);
   config.hidden_size = static_cast<int32_t>(in.Int("embedding_length", 1, kMaxHidden));
   config.layers = static_cast<int32_t>(in.Int("block_count", 1, kMaxLayers));
-  config.heads = static_cast<int32_t>(in.Int("attention.head_count", 1, kMaxHeads));
-  config.kv_heads = static_cast<int32_t>(in.IntOr("attention.head_count_kv", 1, kMaxHeads, config.heads));
+  const auto of_layers = [&](const char* key, int64_t most) {
+    return static_cast<int32_t>(in.IntOfLayers(key, 1, most, config.layers));
+  };
+  config.heads = of_layers("attention.head_count", kMaxHeads);
+  config.kv_heads =
+      in.Has("attention.head_count_kv") ? of_layers("attention.head_count_kv", kMaxHeads) : config.heads;
   config.head_dim = ReadGgufHeadDim(in, config);
-  config.intermediate_size = static_cast<int32_t>(in.Int("feed_forward_length", 1, kMaxIntermediate));
+  config.intermediate_size = of_layers("feed_forward_length", kMaxIntermediate);
   if (in.IntOr("expert_feed_forward_length", 0, kMaxIntermediate, config.intermediate_size) !=
       config.intermediate_size) {
     in.Refuse("expert_feed_forward_length", "it must be feed_forward_length");

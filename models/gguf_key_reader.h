@@ -2,8 +2,10 @@
 // JSON. Any thread; for gguf_config.cc and gguf_keys.cc alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <iterator>
 #include <set>
 #include <string>
 #include <utility>
@@ -40,6 +42,25 @@ class GgufKeyReader {
   }
   int64_t IntOr(const std::string& key, int64_t least, int64_t most, int64_t fallback) {
     return Has(key) ? Int(key, least, most) : fallback;
+  }
+  // The same of a key that may also be an array of `layers` numbers, one for each layer, all equal.
+  int64_t IntOfLayers(const std::string& key, int64_t least, int64_t most, int64_t layers) {
+    MarkRead(key);
+    const auto found = metadata_.values().find(PathOf(key));
+    if (found == metadata_.values().end() || found->second.kind != GgufKind::kArray)
+      return Int(key, least, most);
+    const std::vector<int64_t> numbers = Take(metadata_.Ints(PathOf(key), least, most), {least});
+    if (!status_.ok()) return least;
+    if (numbers.empty() || std::ssize(numbers) != layers) {
+      Wrong(key, "a number, or an array of block_count = " + std::to_string(layers) + " numbers");
+      return least;
+    }
+    const auto [fewest, greatest] = std::minmax_element(numbers.begin(), numbers.end());
+    if (*fewest != *greatest) {
+      Refuse(key, "from " + std::to_string(*fewest) + " to " + std::to_string(*greatest) +
+                      " of them: layers that differ are not implemented");
+    }
+    return numbers.front();
   }
   // Of a key that is not of the architecture.
   int64_t OtherIntOr(const std::string& path, int64_t least, int64_t most, int64_t fallback) {

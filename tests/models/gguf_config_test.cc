@@ -113,6 +113,33 @@ TEST(GgufConfig, KeyHeadsThatDoNotDivideTheHeadsAreNamedByTheirKey) {
               AllOf(HasSubstr("llama.attention.head_count_kv"), HasSubstr("is 3"), HasSubstr("divisor")));
 }
 
+// llama.cpp writes what layers have as a number for each of them, where its converter was told so.
+TEST(GgufConfig, EqualNumbersForEachLayerAreOneNumber) {
+  const auto ints = [](std::vector<int32_t> numbers) {
+    return [numbers](GgufWriter& writer, const std::string& key) {
+      writer.AddArray(key, GgufKind::kInt32, numbers);
+    };
+  };
+  SmallModel model;
+  model.keys["llama.attention.head_count"] = ints({2, 2});
+  model.keys["llama.attention.head_count_kv"] = ints({1, 1});
+  model.keys["llama.feed_forward_length"] = ints({12, 12});
+  const auto config = model.Config();
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->heads, 2);
+  EXPECT_EQ(config->kv_heads, 1);
+  EXPECT_EQ(config->intermediate_size, 12);
+  model.keys["llama.attention.head_count_kv"] = ints({1, 2});
+  EXPECT_THAT(model.ConfigError(),
+              AllOf(HasSubstr("llama.attention.head_count_kv"), HasSubstr("from 1 to 2")));
+  for (const auto& wrong : {std::vector<int32_t>{1}, {1, 1, 1}, {}}) {
+    model.keys["llama.attention.head_count_kv"] = ints(wrong);
+    EXPECT_THAT(model.ConfigError(), HasSubstr("an array of block_count = 2 numbers")) << wrong.size();
+  }
+  model.keys["llama.attention.head_count_kv"] = ints({0, 0});
+  EXPECT_THAT(model.ConfigError(), HasSubstr("is 0 at index 0"));
+}
+
 TEST(GgufConfig, WindowsAreOfAllLayersOrOfThoseOfThePattern) {
   SmallModel model;
   model.keys["llama.attention.sliding_window"] = Uint32(16);
