@@ -14,6 +14,7 @@
 #include "models/architecture.h"
 #include "models/block.h"
 #include "models/gguf/gguf_file.h"
+#include "models/left_over_tensors.h"
 #include "models/op_status.h"
 #include "models/safetensors.h"
 
@@ -333,59 +334,6 @@ Status Loader::CopyCoded(const TensorSpec& part, const CodedMatrix& matrix, floa
   return {};
 }
 
-// Whether `name` lies in a layer that the model runs.
-bool InsideALayer(const std::string& name, const ModelConfig& config) {
-  const std::string prefix = NameIn(config, kLayerPrefix);
-  if (!name.starts_with(prefix)) return false;
-  int32_t layer = -1;
-  std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
-  return layer >= 0 && layer < config.layers;
-}
-
-// Whether `name` is of the part for images, in either layout.
-bool IsOfVision(std::string_view name) {
-  constexpr std::string_view kPrefixes[] = {
-      "model.vision_tower.", "model.multi_modal_projector.", "vision_tower.", "multi_modal_projector.",
-      "vision_encoder.",     "vision_language_adapter.",     "patch_merger.", "pre_mm_projector_norm."};
-  return std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
-                     [name](std::string_view prefix) { return name.starts_with(prefix); });
-}
-
-// Whether `name` is beside one of these: what holds "lm_head.weight" and "lm_head.bias" is computed with
-// both.
-bool BesideAUsed(const std::string& name, const std::set<std::string>& used) {
-  const std::string module = name.substr(0, name.rfind('.') + 1);
-  const auto next = used.lower_bound(module);
-  return !module.empty() && next != used.end() && next->starts_with(module) &&
-         next->find('.', module.size()) == std::string::npos;
-}
-
-Status CheckLeftOver(const WeightFiles& files, const std::set<std::string>& used, ModelConfig& config) {
-  constexpr size_t kMaxWarnings = 8;
-  size_t left_over = 0;
-  for (const auto& [name, found] : files.all()) {
-    // Rotary frequencies that old releases stored follow from rope_theta.
-    if (used.count(name) != 0 || name.ends_with(".inv_freq") || name == "rope.freqs") continue;
-    if (config.tied_embeddings && name == NameIn(config, kLmHead)) continue;
-    if (config.layout == FolderLayout::kGguf && name == kGgufRotaryDivisors)
-      continue;  // AdoptTensors read it
-    if (!config.wrapper.empty() && IsOfVision(name)) continue;
-    // What a GGUF file holds is all of its model: nothing stands there for another program.
-    if (InsideALayer(name, config) || BesideAUsed(name, used) || config.layout == FolderLayout::kGguf) {
-      return Unimplemented(found.file->path() + ": tensor " + name +
-                           " is no part of this architecture: leaving it out would change the computation");
-    }
-    if (++left_over <= kMaxWarnings) {
-      config.warnings.push_back(found.file->path() + ": tensor " + name + " is not used");
-    }
-  }
-  if (left_over > kMaxWarnings) {
-    config.warnings.push_back("and " + std::to_string(left_over - kMaxWarnings) +
-                              " more tensors are not used");
-  }
-  return Status::Ok();
-}
-
 StatusOr<std::vector<TensorFile>> OpenTensorFiles(const ModelFolder& folder) {
   std::vector<TensorFile> files;
   if (folder.layout == FolderLayout::kGguf) {
@@ -564,6 +512,27 @@ int64_t StoredWeight::BytesBefore(int64_t row, const TensorSpec& spec) const {
   return plain.tensor->format->Bytes(row * std::max<int64_t>(1, spec.columns));
 }
 
+namespace {
+
+// Of a type that no weight has by itself: by what stands beside it, whose form it is.
+std::string WhyUnreadable(const std::map<std::string, FoundTensor>& all, const std::string& name,
+                          const TensorInfo& tensor) {
+  const auto beside = [&](const char* suffix) {
+    return all.count(name.substr(0, name.rfind('.') + 1) + suffix) != 0;
+  };
+  if (beside("weight_scale_2"))
+    return " is in NVFP4, as NVIDIA's ModelOpt writes it (weight_scale_2 is beside it), which is not "
+           "implemented";
+  std::string why = " has dtype " + tensor.dtype_name + "; F32, BF16 and F16 can be read";
+  for (const char* scale : {"weight_scale", "weight_scale_inv", "qscale_weight"}) {
+    if (beside(scale))
+      return why + ", and the config does not say of what form it and the " + scale + " beside it are";
+  }
+  return why;
+}
+
+}  // namespace
+
 StatusOr<StoredWeight> WeightFiles::Find(const TensorSpec& spec) const {
   TM_ASSIGN_OR_RETURN(std::optional<CodedMatrix> coded,
                       CodedMatrix::Find(all_, quantization_, spec.name, spec.rows, spec.columns));
@@ -578,14 +547,11 @@ StatusOr<StoredWeight> WeightFiles::Find(const TensorSpec& spec) const {
   if (spec.columns != 0) shape.push_back(spec.columns);
   if (spec.matrices != 0) shape = {spec.matrices, spec.rows / spec.matrices, spec.columns};
   const std::string where = found.file->path() + ": tensor " + spec.name;
+  if (!found.tensor->format) return Unimplemented(where + WhyUnreadable(all_, spec.name, *found.tensor));
   const bool is_number = spec.rows == 1 && spec.columns == 0 && found.tensor->shape.empty();
   if (found.tensor->shape != shape && !is_number) {
     return InvalidArgument(where + " has shape " + ShapeText(found.tensor->shape) +
                            "; by the config it must be " + ShapeText(shape));
-  }
-  if (!found.tensor->format) {
-    return Unimplemented(where + " has dtype " + found.tensor->dtype_name +
-                         "; F32, BF16 and F16 can be read");
   }
   return StoredWeight{.name = spec.name, .plain = found, .coded = std::nullopt};
 }
@@ -598,7 +564,10 @@ Status CheckTensors(const std::vector<WeightSpec>& specs, const WeightFiles& fil
       AddNames(stored, used);
     }
   }
-  return CheckLeftOver(files, used, config);
+  const LeftOverNames names = {.layers = NameIn(config, kLayerPrefix),
+                               .head = NameIn(config, kLmHead),
+                               .divisors = kGgufRotaryDivisors};
+  return CheckLeftOver(files.all(), used, names, config);
 }
 
 namespace {

@@ -365,6 +365,85 @@ TEST_F(WeightsTest, UnusedTensorsInsideALayerAreRefused) {
   }
 }
 
+// Adding zeros changes nothing, which is seen by their values.
+TEST_F(WeightsTest, BiasesOfZerosAreLeftOutWithAWarning) {
+  model_.WriteMistral(folder_);
+  const auto plain = Logits();
+  const std::vector<std::string> names = {"layers.0.attention.wq.bias", "layers.1.feed_forward.w2.bias",
+                                          "output.bias"};
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16}) {
+    TinyModel extra = model_;
+    for (const std::string& name : names) extra.tensors[name] = {{3}, {0.0f, -0.0f, 0.0f}, dtype};
+    extra.WriteMistral(folder_);
+    const auto loaded = Load();
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_THAT((*loaded)->config().warnings,
+                ElementsAre(AllOf(HasSubstr(names[0] + " and 2 more are left out"), HasSubstr("zeros"))));
+    EXPECT_EQ(Logits(), plain);
+    extra.tensors[names[1]].values[2] = dtype == DType::kF32 ? 1e-30f : 1e-4f;
+    extra.WriteMistral(folder_);
+    EXPECT_THAT(Error(), AllOf(HasSubstr(names[1]), HasSubstr("would change the computation")));
+  }
+  // Of every type of the format.
+  SafetensorsWriter file = model_.MistralTensors();
+  file.AddRaw("layers.0.attention.wk.bias", "F64", {2}, std::string(16, '\0'));
+  folder_.Write("consolidated.safetensors", file.File());
+  EXPECT_TRUE(Load().ok()) << Load().status();
+}
+
+// They would round what is computed to eight bits, which is never done.
+TEST_F(WeightsTest, ScalesOfActivationsAndOfKeysAndValuesAreLeftOutWithAWarning) {
+  model_.WriteHuggingFace(folder_);
+  const auto plain = Logits();
+  const std::vector<std::string> scales = {
+      "self_attn.k_scale",      "self_attn.v_scale",        "self_attn.q_scale",
+      "self_attn.attn.k_scale", "self_attn.k_proj.k_scale", "self_attn.k_proj.output_scale",
+      "self_attn.kv_scale",     "self_attn.v_zero_point",   "self_attn.o_proj.input_scale"};
+  SafetensorsWriter file = model_.HuggingFaceTensors();
+  for (const std::string& scale : scales) file.Add("model.layers.1." + scale, {}, {0.5f});
+  folder_.Write("model.safetensors", file.File());
+  auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_THAT((*loaded)->config().warnings,
+              ElementsAre(AllOf(HasSubstr("model.layers.1.self_attn."),
+                                HasSubstr("and " + std::to_string(scales.size() - 1) + " more are left out"),
+                                HasSubstr("queries, keys and values are not used"))));
+  EXPECT_EQ(Logits(), plain);
+  // As many as there are channels are of something else.
+  file.Add("model.layers.0.self_attn.q_scale", {8}, std::vector<float>(8, 0.5f));
+  folder_.Write("model.safetensors", file.File());
+  EXPECT_THAT(Error(), AllOf(HasSubstr("layers.0.self_attn.q_scale"), HasSubstr("would change")));
+
+  const TempFolder native;
+  TinyModel extra = model_;
+  for (const char* part : {"q", "k", "v"})
+    extra.tensors[std::string("layers.0.attention.") + part + "_fake_quantizer.qscale_act"] = {{}, {0.5f}};
+  extra.WriteMistral(native);
+  const auto opened = OpenModel(native.path(), {});
+  ASSERT_TRUE(opened.ok() && opened->weight_files.ok()) << opened->weight_files.status();
+  EXPECT_THAT(opened->config.warnings, ElementsAre(HasSubstr("k_fake_quantizer.qscale_act and 2 more")));
+}
+
+TEST_F(WeightsTest, WeightsOfAFormThatTheConfigDoesNotNameAreRefusedByWhatStandsBesideThem) {
+  constexpr char kName[] = "model.layers.0.self_attn.q_proj.";
+  const auto error = [&](const std::string& dtype, const char* scale) {
+    SafetensorsWriter file = model_.HuggingFaceTensors();
+    nlohmann::json& weight = file.header()[std::string(kName) + "weight"];
+    const size_t begin = weight["data_offsets"][0];
+    file.header()["filler"] = {
+        {"dtype", "U8"}, {"shape", {1024 * 4 - 512}}, {"data_offsets", {begin + 512, begin + 4096}}};
+    weight = {{"dtype", dtype}, {"shape", {32, 16}}, {"data_offsets", {begin, begin + 512}}};
+    file.Add(std::string(kName) + scale, {}, {0.5f});
+    folder_.Write("model.safetensors", file.File());
+    return Error();
+  };
+  model_.WriteHuggingFace(folder_);
+  EXPECT_THAT(error("U8", "weight_scale_2"),
+              AllOf(HasSubstr(kName), HasSubstr("NVFP4"), HasSubstr("ModelOpt")));
+  EXPECT_THAT(error("F8_E4M3", "weight_scale"),
+              AllOf(HasSubstr("dtype F8_E4M3"), HasSubstr("config does not say"), HasSubstr("weight_scale")));
+}
+
 TEST_F(WeightsTest, UnusedTensorsBesideOnesThatAreUsedAreRefused) {
   for (const char* name : {"output.bias", "norm.bias", "tok_embeddings.scale"}) {
     TinyModel extra = model_;
