@@ -135,6 +135,8 @@ int32_t HeadDimFromHidden(KeyReader& in, const ModelConfig& config);
 
 // quantization_config. Formats of weights that are not implemented are refused by name.
 void ReadQuantization(KeyReader& in, ModelConfig& config);
+// hf_quant_config.json, in which ModelOpt says of what form the weights are.
+void ReadModelOptFile(KeyReader& in, ModelConfig& config);
 // And `quantization` of params.json.
 void ReadMistralQuantization(KeyReader& in, ModelConfig& config);
 

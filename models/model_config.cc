@@ -129,6 +129,23 @@ Status ReadGenerationConfig(std::string_view text, const std::string& file, Mode
   return in.status();
 }
 
+namespace {
+
+// What ModelOpt writes beside a config that need not say a word of it; where both sets of files are there, it
+// is Hugging Face's.
+Status ReadWhatModelOptSays(const ModelFolder& files, ModelConfig& config) {
+  const std::string file = files.PathOf("hf_quant_config.json");
+  const bool is_others = files.layout == FolderLayout::kMistral && FileExists(files.PathOf("config.json"));
+  if (is_others || !FileExists(file)) return {};
+  TM_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxConfigBytes));
+  TM_ASSIGN_OR_RETURN(const json object, ParseJsonObject(text, file));
+  KeyReader in(object, file);
+  ReadModelOptFile(in, config);
+  return in.status();
+}
+
+}  // namespace
+
 StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& files) {
   const std::string file = files.PathOf(files.config_file);
   if (files.layout == FolderLayout::kGguf) {
@@ -144,6 +161,8 @@ StatusOr<ModelConfig> LoadModelConfig(const ModelFolder& files) {
   TM_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxConfigBytes));
   const auto parse = files.layout == FolderLayout::kMistral ? ParseMistralParams : ParseHuggingFaceConfig;
   TM_ASSIGN_OR_RETURN(ModelConfig config, parse(text, file));
+  config.warnings.insert(config.warnings.begin(), files.warnings.begin(), files.warnings.end());
+  TM_RETURN_IF_ERROR(ReadWhatModelOptSays(files, config));
   const std::string generation_file = files.PathOf("generation_config.json");
   if (FileExists(generation_file)) {
     TM_ASSIGN_OR_RETURN(const std::string generation, ReadFile(generation_file, kMaxConfigBytes));

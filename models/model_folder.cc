@@ -29,8 +29,8 @@ constexpr LayoutFiles kHuggingFaceFiles = {FolderLayout::kHuggingFace, "config.j
 constexpr LayoutFiles kMistralFiles = {FolderLayout::kMistral, "params.json", "consolidated",
                                        "consolidated.safetensors", "consolidated.safetensors.index.json"};
 
+// All files of the pattern.
 std::vector<std::string> WeightFilesIn(const std::set<std::string>& names, const LayoutFiles& files) {
-  if (names.count(files.single_weights) != 0) return {files.single_weights};
   std::vector<std::string> found;
   for (const std::string& name : names) {
     if (name.starts_with(files.weights_prefix) && name.ends_with(".safetensors")) found.push_back(name);
@@ -78,6 +78,41 @@ std::vector<std::string> UnreadableWeights(const Names& names, FolderLayout layo
   return found;
 }
 
+// The files that the index names; the single file, where there is none or it names what is not there; else
+// all of the pattern.
+Status ChooseWeightFiles(const Names& names, const LayoutFiles& files, ModelFolder& found) {
+  const std::vector<std::string> all = WeightFilesIn(names, files);
+  const bool has_single = names.count(files.single_weights) != 0;
+  found.weight_files = has_single ? std::vector<std::string>{files.single_weights} : all;
+  if (names.count(files.index) != 0) {
+    auto index = ReadIndex(found.PathOf(files.index));
+    if (!index.ok() && !has_single) return index.status();
+    std::string fault = index.status().message();
+    Names shards;
+    for (const auto& [tensor, file] : index.ok() ? *index : found.index) shards.insert(file);
+    for (const std::string& shard : shards) {
+      if (names.count(shard) == 0)
+        fault = found.PathOf(files.index) + " names " + shard + ", which is not there";
+    }
+    if (fault.empty() || !has_single) {
+      found.index = *std::move(index);
+      found.weight_files.assign(shards.begin(), shards.end());
+    } else {
+      found.warnings.push_back(fault + ": the index is left aside");
+    }
+  }
+  Names left(all.begin(), all.end());
+  for (const std::string& used : found.weight_files) left.erase(used);
+  if (left.empty()) return {};
+  found.warnings.push_back(
+      found.PathOf(*left.begin()) +
+      (left.size() == 1 ? " is" : " and " + std::to_string(left.size() - 1) + " more are") +
+      " left aside: the weights are in " +
+      (found.index.empty() ? std::string(files.single_weights)
+                           : std::string("what ") + files.index + " names"));
+  return {};
+}
+
 StatusOr<ModelFolder> FilesOf(const std::string& folder, const Names& names, const LayoutFiles& files,
                               const FileChoice& choice) {
   ModelFolder found;
@@ -86,13 +121,7 @@ StatusOr<ModelFolder> FilesOf(const std::string& folder, const Names& names, con
   found.tokenizer = choice.tokenizer.empty() ? found.path : choice.tokenizer;
   found.layout = files.layout;
   found.config_file = files.config;
-  found.weight_files = WeightFilesIn(names, files);
-  if (names.count(files.single_weights) == 0 && names.count(files.index) != 0) {
-    TM_ASSIGN_OR_RETURN(found.index, ReadIndex(found.PathOf(files.index)));
-    std::set<std::string> shards;
-    for (const auto& [tensor, file] : found.index) shards.insert(file);
-    found.weight_files.assign(shards.begin(), shards.end());
-  }
+  TM_RETURN_IF_ERROR(ChooseWeightFiles(names, files, found));
   if (found.weight_files.empty()) found.unreadable_weights = UnreadableWeights(names, files.layout);
   return found;
 }

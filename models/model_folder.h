@@ -9,8 +9,8 @@
 // this asks for is in its files, and a tokenizer is there. Else it takes the set that has weights, Hugging
 // Face's first; without any of these the GGUF file, where there is just one (projectors of images, *mmproj*,
 // do not count); without any weights config.json, else params.json, which is enough for `inspect`. Within a
-// set: the single file (model.safetensors, consolidated.safetensors) if it is there, else the files that the
-// index names (model.safetensors.index.json), else all files of the pattern.
+// set: the files that the index names (model.safetensors.index.json), if they are there, else the single file
+// (model.safetensors, consolidated.safetensors), else all files of the pattern.
 // A path that is a file is a GGUF file, whatever its name.
 //
 // Any thread; a plain value.
@@ -42,6 +42,7 @@ struct ModelFolder {
   std::vector<std::string> weight_files;        // within path, sorted; empty: the weights are absent
   std::map<std::string, std::string> index;     // tensor -> weight file; empty: there is no index
   std::vector<std::string> unreadable_weights;  // *.pth, *.bin, *.pt ...: why the weights may seem absent
+  std::vector<std::string> warnings;            // weights that are left aside, and why; a sentence each
 
   std::string PathOf(const std::string& file) const { return path + "/" + file; }
 };

@@ -248,6 +248,7 @@ class CodedMatrixFinder {
                .column_stride = 1,
                .flip = packed ? 0u : 0x80u};
     } else if (IsTransposed(coding)) {
+      if (scheme_.symmetric && Optional("qzeros") == nullptr) return {};
       const int64_t words = Quotient(rows_, per_word());
       TM_ASSIGN_OR_RETURN(const FoundTensor array, Take("qzeros", {"I32"}, {{across, words}}));
       zeros = {.data = array.data(),
@@ -327,6 +328,11 @@ class CodedMatrixFinder {
     TM_ASSIGN_OR_RETURN(const FoundTensor array, Take(suffix, {"I32"}, {{columns_}}));
     const std::string what = array.file->path() + ": tensor " + stem_ + suffix;
     const int64_t groups = scales_across(), size = found_.scale_columns_;
+    // As compressed-tensors fills it where nobody has put columns into groups.
+    const std::byte* const first = array.data();
+    const bool is_unset =
+        std::all_of(first, first + columns_ * 4, [](std::byte byte) { return byte == std::byte{0xff}; });
+    if (is_unset && scheme_.coding == WeightCoding::kPackQuantized) return {};
     std::vector<int64_t> counts(static_cast<size_t>(groups));
     std::vector<int32_t> order(static_cast<size_t>(columns_));
     bool in_order = true;

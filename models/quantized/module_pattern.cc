@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "kernels/core/check.h"
 
@@ -65,6 +66,33 @@ StatusOr<bool> ModulePattern::Matches(const std::string& name) const {
                            "; the limit is " + std::to_string(kMaxSearchSteps) + " steps");
 }
 
+namespace {
+
+// A module of Mistral's own files as Hugging Face's call it, which configs of either mean; "" for others.
+std::string HuggingFaceName(const std::string& module) {
+  constexpr std::pair<std::string_view, std::string_view> kParts[] = {
+      {".attention.wq", ".self_attn.q_proj"},
+      {".attention.wk", ".self_attn.k_proj"},
+      {".attention.wv", ".self_attn.v_proj"},
+      {".attention.wo", ".self_attn.o_proj"},
+      {".feed_forward.w1", ".mlp.gate_proj"},
+      {".feed_forward.w2", ".mlp.down_proj"},
+      {".feed_forward.w3", ".mlp.up_proj"},
+      {".feed_forward.experts.", ".block_sparse_moe.experts."},
+      {".feed_forward.gate", ".block_sparse_moe.gate"}};
+  if (module == "output") return "lm_head";
+  if (module == "tok_embeddings") return "model.embed_tokens";
+  if (!module.starts_with("layers.")) return "";
+  for (const auto& [own, other] : kParts) {
+    const size_t at = module.find(own);
+    if (at == std::string::npos) continue;
+    return "model." + module.substr(0, at) + std::string(other) + module.substr(at + own.size());
+  }
+  return "";
+}
+
+}  // namespace
+
 ModuleNames NamesOfModule(const std::string& module) {
   constexpr std::string_view kOldBody = "language_model.model.", kBody = "model.language_model.";
   // Plain models have a head of the newer name too, whose name is that alone.
@@ -74,6 +102,7 @@ ModuleNames NamesOfModule(const std::string& module) {
   if (module.starts_with(kOldBody)) of.names.push_back(std::string(kBody) + module.substr(kOldBody.size()));
   if (module.starts_with(kBody)) of.names.push_back(std::string(kOldBody) + module.substr(kBody.size()));
   if (module == kOldHead) of.names.emplace_back(kHead);
+  if (const std::string other = HuggingFaceName(module); !other.empty()) of.names.push_back(other);
   const bool embeds = module.ends_with("embed_tokens") || module.ends_with("tok_embeddings");
   of.classes = {embeds ? "Embedding" : "Linear", "Module"};
   return of;

@@ -10,6 +10,36 @@ namespace {
 
 using nlohmann::json;
 
+// How weights were found, of what and by whom, and how another program runs them: what AutoGPTQ, GPTQModel,
+// AutoAWQ, AutoRound, llm-compressor and transformers write, whatever the form. What is computed from a
+// file's numbers does not depend on it.
+constexpr const char* kRecipeKeys[] = {
+    // who made it
+    "quant_method", "method", "provider", "producer", "creator", "autoround_version", "version_info", "meta",
+    "model_name_or_path", "model_file_base_name", "tokenizer", "model_free",
+    // on which texts
+    "dataset", "nsamples", "n_samples", "seqlen", "model_seqlen", "batch_size", "pad_token_id", "calib_data",
+    "max_calib_samples", "max_calib_seq_len", "max_input_length",
+    // how scales and numbers were searched for
+    "damp_percent", "damp_auto_increment", "true_sequential", "static_groups", "mse", "act_group_aware",
+    "hyb_act", "gptaq", "foem", "hessian", "fallback", "failsafe", "failsafe_with_rtn", "iters", "lr",
+    "minmax_lr", "lr_scheduler", "momentum", "sampler", "seed", "nblocks", "gradient_accumulate_steps",
+    "not_use_best_mse", "dynamic_max_gap", "enable_minmax_tuning", "enable_norm_bias_tuning",
+    "enable_quanted_input", "enable_full_range", "disable_opt_rtn", "enable_alg_ext", "alg_ext", "amp",
+    "duo_scaling", "apply_clip", "n_parallel_calib_samples", "clip", "observer", "observer_kwargs",
+    // which modules were meant: the arrays say which are
+    "lm_head", "quant_lm_head", "block_name_to_quantize", "module_name_preceding_first_block",
+    "modules_in_block_to_quantize", "inside_layer_modules", "to_quant_block_names", "quant_block_list",
+    "supported_types",
+    // in how much memory
+    "low_gpu_mem_usage", "low_cpu_mem_usage", "cache_block_outputs", "cache_examples_on_gpu",
+    "offload_to_disk", "offload_to_disk_path", "pack_impl", "parallel_packing", "vram_strategy", "gc_mode",
+    "wait_for_submodule_finalizers", "auto_forward_data_parallel", "compute_device_filter", "device", "v2",
+    "v2_alpha", "v2_memory_device", "scale_dtype",
+    // how another program runs it
+    "backend", "use_cuda_fp16", "use_exllama", "disable_exllama", "exllama_config", "do_fuse",
+    "fuse_max_seq_len", "modules_to_fuse", "dequantize", "global_compression_ratio"};
+
 // What is left after all that is known was read: a key that nobody knows may change the computation.
 void RefuseOthers(KeyReader& in, std::initializer_list<const char*> harmless) {
   for (const char* key : harmless) in.Get(key);
@@ -19,6 +49,10 @@ void RefuseOthers(KeyReader& in, std::initializer_list<const char*> harmless) {
         value.is_null() || value == false || ((value.is_array() || value.is_object()) && value.empty());
     if (!nothing) in.Refuse(key, value, "this key of quantised weights is not known");
   }
+}
+
+void PassOverRecipe(KeyReader& in) {
+  for (const char* key : kRecipeKeys) in.Get(key);
 }
 
 // Strings of a list, or of nothing.
@@ -254,69 +288,73 @@ void ReadCompressedTensors(KeyReader& in, ModelConfig& config) {
   const json& sparsity = in.Get("sparsity_config");
   if (sparsity.is_object() && !sparsity.empty() && sparsity.value("format", json()) != "dense")
     in.Refuse("sparsity_config", sparsity, "sparse weights are not implemented");
-  RefuseOthers(in, {"quant_method", "version", "global_compression_ratio"});
+  PassOverRecipe(in);
+  RefuseOthers(in, {"version"});
 }
 
 // ---- AWQ and GPTQ -------------------------------------------------------------------------------
 
+// What AutoRound says of numbers and of activations, where it is what the form says anyway.
+void ReadAutoRoundTypes(KeyReader& in, ModelConfig& config) {
+  OneOf(in, "data_type", {nullptr, "int", "int_sym", "int_asym"},
+        "the numbers of this form are integers (int)");
+  if (in.Has("act_bits") && in.Int("act_bits", 1, 64) < 16) WarnOfActivations(in, "act_bits", config);
+  for (const char* key : {"act_data_type", "act_group_size", "act_sym", "act_dynamic"}) in.Get(key);
+}
+
+// AutoRound's layers that have a form of their own: taken where they are plain, which the arrays say too.
+void ReadExtraConfig(KeyReader& in) {
+  constexpr char kKey[] = "extra_config";
+  const json& layers = in.Get(kKey);
+  if (layers.is_null()) return;
+  if (!layers.is_object()) return in.Wrong(kKey, layers, "an object");
+  for (const auto& [name, own] : layers.items()) {
+    const json bits = own.is_object() ? own.value("bits", json()) : json();
+    const bool is_plain = bits.is_number() && bits >= 16;
+    if (!is_plain) in.Refuse(kKey, own, name + " has a form of its own, which is not implemented");
+  }
+}
+
 void ReadAwq(KeyReader& in, ModelConfig& config) {
-  CodingScheme scheme = {.coding = WeightCoding::kAwq, .symmetric = false};
-  scheme.bits = ReadBits(in, "bits", {4});
-  scheme.scale_columns = ReadGroup(in, "group_size");
-  OneOf(in, "version", {nullptr, "gemm", "GEMM"}, "only gemm is implemented");
-  OneOf(in, "zero_point", {nullptr, true}, "only weights with zero points are implemented");
+  CodingScheme scheme = {.coding = WeightCoding::kAwq};
+  scheme.bits = ReadBits(in, in.Has("w_bit") ? "w_bit" : "bits", {4});
+  scheme.scale_columns = ReadGroup(in, in.Has("q_group_size") ? "q_group_size" : "group_size");
+  for (const char* key : {"version", "format", "checkpoint_format"})
+    OneOf(in, key, {nullptr, "gemm", "GEMM"}, "only gemm is implemented");
+  OneOf(in, "pack_dtype", {nullptr, "int32"}, "only words of 32 bits are implemented");
+  OneOf(in, "desc_act", {nullptr, false}, "columns in another order are not implemented here");
+  // Zero points that stand in the file count either way.
+  scheme.symmetric = !in.BoolOr("zero_point", !in.BoolOr("sym", false));
+  ReadAutoRoundTypes(in, config);
+  ReadExtraConfig(in);
   config.quantization.schemes.push_back(scheme);
   config.quantization.kept = ReadModules(in, "modules_to_not_convert");
-  // How another program runs it.
-  RefuseOthers(
-      in, {"quant_method", "backend", "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "exllama_config"});
+  PassOverRecipe(in);
+  RefuseOthers(in, {});
 }
 
 void ReadGptq(KeyReader& in, ModelConfig& config) {
   CodingScheme scheme = {.coding = WeightCoding::kGptq, .symmetric = false};
   scheme.bits = ReadBits(in, "bits", {4, 8});
   scheme.scale_columns = ReadGroup(in, "group_size");
-  const json& form = in.Get("checkpoint_format");
-  OneOf(in, "checkpoint_format", {nullptr, "gptq", "gptq_v2"}, "only gptq and gptq_v2 are implemented");
+  const char* key = in.Has("checkpoint_format") ? "checkpoint_format" : "format";
+  const json& form = in.Get(key);
+  OneOf(in, key, {nullptr, "gptq", "gptq_v2"}, "only gptq and gptq_v2 are implemented");
+  if (in.Has("format") && in.Get("format") != form)
+    in.Wrong("format", in.Get("format"), "the same as checkpoint_format");
   scheme.zero_offset = form == "gptq_v2" ? 0 : 1;
   OneOf(in, "is_marlin_format", {nullptr, false}, "weights in the order of Marlin are not implemented");
   OneOf(in, "pack_dtype", {nullptr, "int32"}, "only words of 32 bits are implemented");
-  // Zero points stand in the file either way, and which group a column is of g_idx says.
+  // Which group a column is of g_idx says.
   scheme.has_column_groups = true;
   scheme.needs_column_groups = in.BoolOr("desc_act", false) && scheme.scale_columns != 0;
+  // Zero points stand in the file either way.
   in.BoolOr("sym", true);
+  ReadAutoRoundTypes(in, config);
+  ReadExtraConfig(in);
   config.quantization.schemes.push_back(scheme);
-  // How the weights were found, and how another program runs them.
-  RefuseOthers(in, {"quant_method",
-                    "method",
-                    "format",
-                    "lm_head",
-                    "damp_percent",
-                    "damp_auto_increment",
-                    "true_sequential",
-                    "static_groups",
-                    "model_name_or_path",
-                    "model_file_base_name",
-                    "dataset",
-                    "batch_size",
-                    "pad_token_id",
-                    "use_cuda_fp16",
-                    "use_exllama",
-                    "exllama_config",
-                    "max_input_length",
-                    "cache_block_outputs",
-                    "modules_in_block_to_quantize",
-                    "model_seqlen",
-                    "block_name_to_quantize",
-                    "module_name_preceding_first_block",
-                    "tokenizer",
-                    "backend",
-                    "meta",
-                    "mse",
-                    "act_group_aware",
-                    "hyb_act",
-                    "cache_examples_on_gpu",
-                    "disable_exllama"});
+  PassOverRecipe(in);
+  RefuseOthers(in, {});
 }
 
 // ---- fp8 ----------------------------------------------------------------------------------------
@@ -331,22 +369,28 @@ void ReadFp8(KeyReader& in, ModelConfig& config) {
   config.quantization.kept = ReadModules(in, "modules_to_not_convert");
   for (ModulePattern& module : ReadModules(in, "ignored_layers"))
     config.quantization.kept.push_back(std::move(module));
+  for (const char* key : {"kv_cache_scheme", "kv_cache_quant_targets"}) {
+    if (in.Has(key)) {
+      config.warnings.push_back(in.file() + ": " + in.PathOf(key) +
+                                " is left out: keys and values are kept as --kv-dtype says");
+    }
+  }
+  PassOverRecipe(in);
   // How scales of activations are rounded.
-  RefuseOthers(in, {"quant_method", "dequantize", "scale_fmt"});
+  RefuseOthers(in, {"scale_fmt"});
 }
 
 }  // namespace
 
-void ReadQuantization(KeyReader& outer, ModelConfig& config) {
-  const json& object = outer.Get("quantization_config");
-  if (object.is_null() || (object.is_object() && object.empty())) return;
-  if (!object.is_object()) {
-    outer.Wrong("quantization_config", object, "an object or null");
-    return;
-  }
-  KeyReader in(object, outer.file(), outer.PathOf("quantization_config."));
+namespace {
+
+constexpr char kModelOpt[] = "weights quantised by NVIDIA's ModelOpt are not implemented";
+
+// `name`: of the object.
+void ReadQuantizationObject(KeyReader& outer, const std::string& name, ModelConfig& config) {
+  KeyReader in(outer.Get(name), outer.file(), outer.PathOf(name) + ".");
   const json& method = in.Get("quant_method");
-  if (method == "compressed-tensors") {
+  if (method == "compressed-tensors" || method == "compressed_tensors") {
     ReadCompressedTensors(in, config);
   } else if (method == "awq") {
     ReadAwq(in, config);
@@ -354,24 +398,41 @@ void ReadQuantization(KeyReader& outer, ModelConfig& config) {
     ReadGptq(in, config);
   } else if (method == "fp8") {
     ReadFp8(in, config);
+  } else if (in.Has("quant_algo")) {
+    in.Refuse("quant_algo", in.Get("quant_algo"), kModelOpt);
+  } else if (method == "modelopt" || method == "modelopt_fp4") {
+    in.Refuse("quant_method", method, kModelOpt);
   } else {
     in.Refuse("quant_method", method, "only compressed-tensors, awq, gptq and fp8 are implemented");
   }
   outer.Fail(in.status());
 }
 
+// Whether there is an object of that name which says something.
+bool SaysSomething(KeyReader& outer, const std::string& name) {
+  const json& object = outer.Get(name);
+  if (object.is_null() || (object.is_object() && object.empty())) return false;
+  if (!object.is_object()) outer.Wrong(name, object, "an object or null");
+  return object.is_object();
+}
+
+}  // namespace
+
+void ReadQuantization(KeyReader& outer, ModelConfig& config) {
+  constexpr char kName[] = "quantization_config";
+  if (SaysSomething(outer, kName)) ReadQuantizationObject(outer, kName, config);
+}
+
 void ReadMistralQuantization(KeyReader& outer, ModelConfig& config) {
   ReadQuantization(outer, config);
+  if (!SaysSomething(outer, "quantization")) return;
   const json& object = outer.Get("quantization");
-  if (object.is_null() || (object.is_object() && object.empty())) return;
-  if (!object.is_object()) {
-    outer.Wrong("quantization", object, "an object or null");
-    return;
-  }
   if (!config.quantization.schemes.empty()) {
     outer.Wrong("quantization", object, "absent where quantization_config is set");
     return;
   }
+  if (object.contains("quant_method") || object.contains("quant_algo"))
+    return ReadQuantizationObject(outer, "quantization", config);
   KeyReader in(object, outer.file(), outer.PathOf("quantization."));
   OneOf(in, "qformat_weight", {"fp8_e4m3"}, "only fp8_e4m3 is implemented");
   OneOf(in, "qscheme_act", {nullptr, "TENSOR", "NO_SCALES"}, "only TENSOR and NO_SCALES are known");
@@ -379,6 +440,21 @@ void ReadMistralQuantization(KeyReader& outer, ModelConfig& config) {
   config.quantization.schemes.push_back({.coding = WeightCoding::kMistralFp8, .scale_rows = 0});
   RefuseOthers(in, {});
   outer.Fail(in.status());
+}
+
+void ReadModelOptFile(KeyReader& in, ModelConfig& config) {
+  const json& object = in.Get("quantization");
+  if (!object.is_object()) return in.Wrong("quantization", object, "an object");
+  // Of a config that says how its arrays are to be read it is a copy.
+  if (!config.quantization.schemes.empty()) return;
+  KeyReader of_weights(object, in.file(), "quantization.");
+  if (of_weights.Has("quant_algo")) of_weights.Refuse("quant_algo", of_weights.Get("quant_algo"), kModelOpt);
+  if (of_weights.Has("kv_cache_quant_algo")) {
+    config.warnings.push_back(in.file() +
+                              ": quantization.kv_cache_quant_algo is left out: keys and values are " +
+                              "kept as --kv-dtype says");
+  }
+  in.Fail(of_weights.status());
 }
 
 }  // namespace tramontane

@@ -593,10 +593,18 @@ const RefusedKey kRefused[] = {
     {"awq", "/bits", "3", "bits is 3"},
     {"awq", "/version", "\"gemv\"", "version is \"gemv\""},
     {"awq", "/version", "\"marlin\"", "version is \"marlin\""},
-    {"awq", "/zero_point", "false", "zero_point is false"},
+    {"awq", "/checkpoint_format", "\"gemv\"", "checkpoint_format is \"gemv\""},
+    {"awq", "/desc_act", "true", "desc_act is true"},
+    {"awq", "/data_type", "\"fp\"", "data_type is \"fp\""},
+    {"awq", "/extra_config", "{\"model.layers.0.mlp\": {\"bits\": 8}}", "model.layers.0.mlp has a form"},
+    {"awq", "/hadamard_config", "{\"block\": 32}", "hadamard_config"},
     {"gptq_int4", "/bits", "3", "bits is 3"},
     {"gptq_int4", "/bits", "2", "bits is 2"},
     {"gptq_int4", "/checkpoint_format", "\"marlin\"", "checkpoint_format is \"marlin\""},
+    {"gptq_int4", "/format", "\"gptq_v2\"", "format is \"gptq_v2\"; it must be the same as"},
+    {"gptq_int4", "/data_type", "\"mx_fp\"", "data_type is \"mx_fp\""},
+    {"gptq_int4", "/adapter", "{\"rank\": 8}", "adapter"},
+    {"gptq_int4", "/rotation", "\"hadamard\"", "rotation"},
     {"gptq_int4", "/is_marlin_format", "true", "is_marlin_format is true"},
     {"gptq_int4", "/dynamic", "{\"-:.*down.*\": {}}", "dynamic"},
     {"gptq_int4", "/group_size", "\"128\"", "group_size is \"128\""},
@@ -607,6 +615,178 @@ const RefusedKey kRefused[] = {
     {"mistral_fp8", "/qscheme_act", "\"CHANNEL\"", "qscheme_act is \"CHANNEL\""},
     {"mistral_fp8", "/kv", "\"fp8\"", "kv is \"fp8\""},
 };
+
+// How a file was made is nothing that its numbers depend on.
+TEST(QuantizedConfigs, KeysOfARecipeChangeNothing) {
+  const json auto_round = {{"autoround_version", "0.4.2"},
+                           {"iters", 200},
+                           {"data_type", "int"},
+                           {"provider", "auto-round"},
+                           {"nsamples", 512},
+                           {"seqlen", 2048},
+                           {"lr", 0.005},
+                           {"enable_quanted_input", true},
+                           {"act_bits", 16},
+                           {"low_gpu_mem_usage", true},
+                           {"scale_dtype", "torch.float16"},
+                           {"to_quant_block_names", "model.layers"},
+                           {"extra_config", {{"lm_head", {{"bits", 16}, {"data_type", "float"}}}}}};
+  const json gptq_model = {{"meta", {{"quantizer", {"gptqmodel:2.1.0"}}, {"damp_percent", 0.1}}},
+                           {"method", "gptq"},
+                           {"format", "gptq"},
+                           {"pack_dtype", "int32"},
+                           {"offload_to_disk", true},
+                           {"offload_to_disk_path", "./x"},
+                           {"vram_strategy", "balanced"},
+                           {"mse", 2.0},
+                           {"gptaq", {{"alpha", 0.25}}}};
+  const auto loads = [](const char* form, const json& keys) {
+    ChangedForm changed(form);
+    json& config = changed.config["quantization_config"];
+    config.update(keys);
+    EXPECT_TRUE(changed.Error().ok()) << form << ": " << changed.Error();
+  };
+  for (const char* form : {"gptq_int4", "awq", "fp8_blocks", "ct_int4"}) {
+    if (std::string(form) == "gptq_int4" || std::string(form) == "awq") loads(form, auto_round);
+    loads(form, {{"provider", "someone"}, {"dataset", "wikitext2"}, {"seed", 7}, {"autoround_version", "1"}});
+  }
+  loads("gptq_int4", gptq_model);
+  loads("gptq_int4", {{"checkpoint_format", "gptq"}});
+  loads("awq", {{"method", "awq"},
+                {"format", "gemm"},
+                {"checkpoint_format", "gemm"},
+                {"sym", false},
+                {"desc_act", false},
+                {"pack_dtype", "int32"},
+                {"lm_head", false},
+                {"duo_scaling", true}});
+  ChangedForm rounded("gptq_int4");
+  rounded.config["quantization_config"]["act_bits"] = 8;
+  const TempFolder folder;
+  rounded.WriteTo(folder);
+  EXPECT_THAT(OpenModel(folder.path(), {})->config.warnings,
+              testing::ElementsAre(AllOf(HasSubstr("act_bits"), HasSubstr("left out"))));
+}
+
+// Without zero points in the file numbers are around the middle; those that are there count.
+TEST(QuantizedFiles, SymmetricAwqNeedsNoZeroPoints) {
+  constexpr char kName[] = "model.layers.0.self_attn.q_proj.weight";
+  ChangedForm changed("awq");
+  json& config = changed.config["quantization_config"];
+  std::vector<std::string> zeros;
+  for (const auto& [name, entry] : changed.header.items()) {
+    if (name.ends_with(".qzeros")) zeros.push_back(name);
+  }
+  ASSERT_GE(zeros.size(), 7u);
+  const TempFolder as_it_was, in_the_middle, without;
+  changed.WriteTo(as_it_was);
+  config["zero_point"] = false;
+  EXPECT_TRUE(changed.Error().ok()) << changed.Error();
+  const TempFolder said_symmetric;
+  changed.WriteTo(said_symmetric);
+  EXPECT_EQ(ValuesIn(said_symmetric.path(), kName), ValuesIn(as_it_was.path(), kName));
+  for (const std::string& name : zeros) {
+    const auto range = changed.header[name]["data_offsets"].get<std::vector<size_t>>();
+    std::fill(changed.data.begin() + static_cast<std::ptrdiff_t>(range[0]),
+              changed.data.begin() + static_cast<std::ptrdiff_t>(range[1]), '\x88');
+  }
+  changed.WriteTo(in_the_middle);
+  for (const std::string& name : zeros) changed.header.erase(name);
+  changed.Fill();
+  changed.WriteTo(without);
+  EXPECT_EQ(ValuesIn(without.path(), kName), ValuesIn(in_the_middle.path(), kName));
+  EXPECT_NE(ValuesIn(without.path(), kName), ValuesIn(as_it_was.path(), kName));
+  config["zero_point"] = true;
+  EXPECT_THAT(changed.Error().message(), HasSubstr("qzeros is missing"));
+}
+
+// As AutoGPTQ writes them for every module.
+TEST(QuantizedFiles, BiasesOfZerosBesideNumbersAreLeftOut) {
+  for (const char* form : {"gptq_int4", "awq"}) {
+    ChangedForm changed(form);
+    changed.Add(std::string(kQ) + "bias", "F16", {64}, std::string(128, '\0'));
+    EXPECT_TRUE(changed.Error().ok()) << changed.Error();
+    changed.Data(std::string(kQ) + "bias")[127] = '\x3c';
+    EXPECT_THAT(changed.Error().message(), HasSubstr("q_proj.bias is no part"));
+  }
+}
+
+TEST(QuantizedFiles, ZeroPointsAndGroupsThatSayNothingAreLeftOut) {
+  ChangedForm changed("ct_fp8_channel");
+  changed.Add(std::string(kQ) + "weight_zero_point", "F8_E4M3", {64, 1}, std::string(64, '\0'));
+  EXPECT_TRUE(changed.Error().ok()) << changed.Error();
+  changed.Data(std::string(kQ) + "weight_zero_point")[5] = '\x38';
+  EXPECT_THAT(changed.Error().message(), HasSubstr("weight_zero_point is no part"));
+  for (const char* form : {"ct_int4", "ct_actorder"}) {
+    ChangedForm unset(form);
+    const std::string name = std::string(kQ) + "weight_g_idx";
+    if (unset.header.contains(name)) {
+      std::fill_n(unset.Data(name), 64 * 4, '\xff');
+    } else {
+      unset.Add(name, "I32", {64}, std::string(size_t{64} * 4, '\xff'));
+    }
+    EXPECT_TRUE(unset.Error().ok()) << unset.Error();
+  }
+}
+
+// As vLLM reads it, with the names of Hugging Face's modules or its own.
+TEST(QuantizedFiles, MistralsOwnFilesMayBeOfCompressedTensors) {
+  const ChangedForm hugging_face("ct_int4");
+  const auto own_name = [](std::string name) {
+    const std::pair<const char*, const char*> parts[] = {{"model.layers.", "layers."},
+                                                         {"model.embed_tokens", "tok_embeddings"},
+                                                         {"lm_head", "output"},
+                                                         {"model.norm", "norm"},
+                                                         {"input_layernorm", "attention_norm"},
+                                                         {"post_attention_layernorm", "ffn_norm"},
+                                                         {"self_attn.q_proj", "attention.wq"},
+                                                         {"self_attn.k_proj", "attention.wk"},
+                                                         {"self_attn.v_proj", "attention.wv"},
+                                                         {"self_attn.o_proj", "attention.wo"},
+                                                         {"mlp.gate_proj", "feed_forward.w1"},
+                                                         {"mlp.down_proj", "feed_forward.w2"},
+                                                         {"mlp.up_proj", "feed_forward.w3"}};
+    for (const auto& [from, to] : parts) {
+      const size_t at = name.find(from);
+      if (at != std::string::npos) name.replace(at, std::string(from).size(), to);
+    }
+    return name;
+  };
+  json header = json::object();
+  for (const auto& [name, entry] : hugging_face.header.items()) header[own_name(name)] = entry;
+  const json& config = hugging_face.config;
+  json params = {{"dim", config["hidden_size"]},
+                 {"n_layers", config["num_hidden_layers"]},
+                 {"n_heads", config["num_attention_heads"]},
+                 {"n_kv_heads", config["num_key_value_heads"]},
+                 {"head_dim", config.value("head_dim", json())},
+                 {"hidden_dim", config["intermediate_size"]},
+                 {"norm_eps", 1e-5},
+                 {"vocab_size", config["vocab_size"]},
+                 {"rope_theta", 1e4},
+                 {"max_seq_len", 64},
+                 {"tied_embeddings", config.value("tie_word_embeddings", json(false))}};
+  params["quantization"] = config["quantization_config"];
+  const auto open = [&] {
+    const TempFolder folder;
+    folder.Write("params.json", params.dump());
+    folder.Write("consolidated.safetensors", SafetensorsWriter::FileOf(header.dump(), hugging_face.data));
+    const auto opened = OpenModel(folder.path(), {});
+    TM_RETURN_IF_ERROR(opened.status());
+    return opened->weight_files.status();
+  };
+  json& quantization = params["quantization"];
+  for (const char* method : {"compressed-tensors", "compressed_tensors"}) {
+    quantization["quant_method"] = method;
+    EXPECT_TRUE(open().ok()) << open();
+  }
+  quantization["config_groups"]["group_0"]["targets"] = {"re:.*self_attn.*_proj", "re:model.layers.*mlp.*"};
+  EXPECT_TRUE(open().ok()) << open();
+  quantization["config_groups"]["group_0"]["targets"] = {"re:.*mlp.*"};
+  EXPECT_THAT(open().message(), HasSubstr("is no target of the config's groups"));
+  quantization["quant_method"] = "awq_marlin";
+  EXPECT_THAT(open().message(), HasSubstr("quantization.quant_method is \"awq_marlin\""));
+}
 
 TEST(QuantizedConfigs, ExpressionsHaveLimits) {
   ChangedForm changed("ct_int4");
