@@ -56,7 +56,7 @@ constexpr NeutralKey kNeutralKeys[] = {
     {"alibi", "[false]"},
     {"attention_chunk_size", "[]"},
     {"attention_sink_size", "[0]"},
-    {"max_window_layers", "[]"},
+    {"max_window_layers", "[0]"},
     {"causal", "[true]"},
     {"is_causal", "[true]"},
     {"prefix_lm", "[false]"},

@@ -185,6 +185,8 @@ std::vector<int32_t> ReadHuggingFaceWindows(KeyReader& in, const Architecture& a
 // What is under text_config of a wrapper, and the whole file of any other model.
 void ReadTextModel(KeyReader& in, const Architecture& architecture, ModelConfig& config) {
   for (const char* key : {"rope_parameters", "rope_scaling"}) in.Get(key);
+  // From which layer on they have a window, where any has.
+  if (in.Get("use_sliding_window") == false) in.Get("max_window_layers");
   if (architecture.experts) ReadExperts(in, "num_local_experts", "num_experts_per_tok", config);
   ReadQuantization(in, config);
   RefuseOtherComputations(in);

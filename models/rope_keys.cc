@@ -172,10 +172,10 @@ void ReadMistralRopeScaling(KeyReader& outer, ModelConfig& config) {
     scaling.fast = NumberOr(in, "beta", kMaxTurns, 32.0);
     scaling.slow = NumberOr(in, "alpha", kMaxTurns, 1.0);
     if (scaling.fast < scaling.slow) in.Wrong("beta", in.Get("beta"), "at least alpha");
-    if (in.BoolOr("apply_scale", false)) scaling.magnitude = YarnMagnitude(scaling.factor, 1.0, 0.0);
-    if (!in.Contains("apply_scale")) {
-      config.warnings.push_back(
-          in.file() + ": yarn.apply_scale is missing; cos and sin are not scaled, as in all releases");
+    // As vLLM reads it. Releases say it either way.
+    if (in.BoolOr("apply_scale", true)) scaling.magnitude = YarnMagnitude(scaling.factor, 1.0, 0.0);
+    if (!in.Has("apply_scale")) {
+      config.warnings.push_back(in.file() + ": yarn.apply_scale is missing; true is taken, as vLLM takes it");
     }
     RefuseUnreadRopeKeys(in);
     outer.Fail(in.status());

@@ -335,7 +335,7 @@ TEST(ModelConfig, Ministral3ScalesItsQueriesAndNoOtherClassDoes) {
   EXPECT_THAT(Parse(config).status().message(), HasSubstr("rope_parameters.llama_4_scaling_beta"));
 }
 
-TEST(ModelConfig, MistralsOwnYarnHasNoMagnitudeUnlessItAsksForOne) {
+TEST(ModelConfig, MistralsOwnYarnHasAMagnitudeUnlessItSaysNo) {
   json params = ParamsJson();
   params["yarn"] = {{"original_max_position_embeddings", 8192},
                     {"factor", 48.0},
@@ -358,7 +358,10 @@ TEST(ModelConfig, MistralsOwnYarnHasNoMagnitudeUnlessItAsksForOne) {
   params["yarn"]["apply_scale"] = true;
   EXPECT_DOUBLE_EQ(ParseParams(params)->rope_scaling.magnitude, 0.1 * std::log(48.0) + 1.0);
   params["yarn"].erase("apply_scale");
-  EXPECT_EQ(ParseParams(params)->rope_scaling.magnitude, 1.0);
+  EXPECT_DOUBLE_EQ(ParseParams(params)->rope_scaling.magnitude, 0.1 * std::log(48.0) + 1.0);
+  EXPECT_THAT(ParseParams(params)->warnings,
+              ElementsAre(AllOf(HasSubstr("yarn.apply_scale is missing"), HasSubstr("true"))));
+  params["yarn"]["apply_scale"] = nullptr;
   EXPECT_THAT(ParseParams(params)->warnings, ElementsAre(HasSubstr("yarn.apply_scale is missing")));
   params["yarn"]["gamma"] = 2;
   EXPECT_THAT(ParseParams(params).status().message(), HasSubstr("yarn.gamma"));
@@ -597,6 +600,24 @@ TEST(ModelConfig, LayerTypesAreIgnoredByClassesThatHaveNone) {
     EXPECT_THAT(Parse(config)->window, Each(256)) << name;
     EXPECT_THAT(Parse(config)->warnings, ElementsAre(AllOf(HasSubstr("layer_types"), HasSubstr(name))));
   }
+}
+
+TEST(ModelConfig, FromWhichLayerOnAWindowHoldsMattersWhereThereIsOne) {
+  json config = MistralJson();
+  config["sliding_window"] = 32;
+  config["max_window_layers"] = 28;
+  EXPECT_THAT(Parse(config).status().message(), HasSubstr("max_window_layers is 28"));
+  config["use_sliding_window"] = true;
+  EXPECT_FALSE(Parse(config).ok());
+  config["use_sliding_window"] = false;
+  EXPECT_THAT(Parse(config)->window, testing::Each(0));
+  config.erase("use_sliding_window");
+  config["max_window_layers"] = 0;
+  EXPECT_THAT(Parse(config)->window, testing::Each(32)) << "from the first on";
+  json llama = LlamaJson();
+  llama["use_sliding_window"] = false;
+  llama["max_window_layers"] = 28;
+  EXPECT_TRUE(Parse(llama).ok()) << Parse(llama).status();
 }
 
 TEST(ModelConfig, LlamaHasNoWindowAndSaysSo) {
@@ -957,6 +978,69 @@ TEST(ModelFolder, TheSingleFileWinsOverShards) {
   EXPECT_EQ(files->why, "params.json is not there");
   folder.Write("model.safetensors", "");
   EXPECT_THAT(FindModelFiles(folder.path())->weight_files, ElementsAre("model.safetensors"));
+}
+
+// A file that was left there, or of another program, is not the model.
+TEST(ModelFolder, WhatTheIndexNamesWinsOverAStrayFile) {
+  const struct {
+    const char *config, *prefix;
+  } layouts[] = {{"config.json", "model"}, {"params.json", "consolidated"}};
+  for (const auto& [config, prefix] : layouts) {
+    const std::string name = prefix;
+    const TempFolder folder;
+    folder.Write(config, std::string(config) == "config.json" ? MistralJson().dump() : ParamsJson().dump());
+    for (const char* file : {".safetensors", "-a.safetensors", "-b.safetensors", "-c.safetensors"})
+      folder.Write(name + file, "");
+    const std::string index = name + ".safetensors.index.json";
+    folder.Write(index, R"({"weight_map": {"x": ")" + name + R"(-a.safetensors", "y": ")" + name +
+                            R"(-b.safetensors"}})");
+    const auto files = FindModelFiles(folder.path());
+    EXPECT_THAT(files->weight_files, ElementsAre(name + "-a.safetensors", name + "-b.safetensors"));
+    EXPECT_EQ(files->index.size(), 2u);
+    EXPECT_THAT(LoadModelConfig(*files)->warnings,
+                testing::Contains(AllOf(HasSubstr(name + "-c.safetensors and 1 more are left aside"),
+                                        HasSubstr("what " + index + " names"))));
+    // One that names what is not there, or is none, is of no use beside the single file.
+    for (const std::string& useless :
+         {R"({"weight_map": {"x": ")" + name + R"(-d.safetensors"}})", std::string("{}"), std::string("[")}) {
+      folder.Write(index, useless);
+      const auto single = FindModelFiles(folder.path());
+      ASSERT_TRUE(single.ok()) << single.status();
+      EXPECT_THAT(single->weight_files, ElementsAre(name + ".safetensors")) << useless;
+      EXPECT_TRUE(single->index.empty());
+      EXPECT_THAT(single->warnings,
+                  ElementsAre(AllOf(HasSubstr(index), HasSubstr("the index is left aside")),
+                              AllOf(HasSubstr(name + "-a.safetensors and 2 more are left aside"),
+                                    HasSubstr("in " + name + ".safetensors"))));
+    }
+    folder.Write(index, R"({"weight_map": {"x": ")" + name + R"(.safetensors"}})");
+    EXPECT_THAT(FindModelFiles(folder.path())->weight_files, ElementsAre(name + ".safetensors"));
+  }
+}
+
+TEST(ModelFolder, WhatModelOptQuantisedIsRefusedByWhatItIs) {
+  const TempFolder folder;
+  folder.Write("config.json", MistralJson().dump());
+  for (const char* algorithm : {"FP8", "NVFP4"}) {
+    folder.Write(
+        "hf_quant_config.json",
+        json({{"producer", {{"name", "modelopt"}}}, {"quantization", {{"quant_algo", algorithm}}}}).dump());
+    EXPECT_THAT(ConfigOf(folder.path()).status().message(),
+                AllOf(HasSubstr("hf_quant_config.json"), HasSubstr("quantization.quant_algo"),
+                      HasSubstr(algorithm), HasSubstr("ModelOpt")));
+  }
+  // Of keys and values alone.
+  folder.Write("hf_quant_config.json",
+               R"({"quantization": {"quant_algo": null, "kv_cache_quant_algo": "FP8"}})");
+  EXPECT_THAT(ConfigOf(folder.path())->warnings, ElementsAre(HasSubstr("kv_cache_quant_algo is left out")));
+  const TempFolder native;
+  native.Write("params.json", ParamsJson().dump());
+  native.Write("hf_quant_config.json", R"({"quantization": {"quant_algo": "FP8"}})");
+  EXPECT_THAT(ConfigOf(native.path()).status().message(), HasSubstr("ModelOpt"));
+  json params = ParamsJson();
+  params["quantization"] = {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}};
+  EXPECT_THAT(ParseParams(params).status().message(),
+              AllOf(HasSubstr("quantization.quant_algo is \"NVFP4\""), HasSubstr("ModelOpt")));
 }
 
 // A folder with both sets, as most releases have them.
