@@ -135,10 +135,10 @@ int32_t HeadDimFromHidden(KeyReader& in, const ModelConfig& config);
 
 // quantization_config. Formats of weights that are not implemented are refused by name.
 void ReadQuantization(KeyReader& in, ModelConfig& config);
-// hf_quant_config.json, in which ModelOpt says of what form the weights are.
-void ReadModelOptFile(KeyReader& in, ModelConfig& config);
 // And `quantization` of params.json.
 void ReadMistralQuantization(KeyReader& in, ModelConfig& config);
+// hf_quant_config.json, in which ModelOpt says of what form the weights are.
+void ReadModelOptFile(KeyReader& in, ModelConfig& config);
 
 // rope_theta, rope_parameters and rope_scaling of config.json. REQUIRES: config.context is read.
 void ReadHuggingFaceRope(KeyReader& in, const Architecture& architecture, ModelConfig& config);

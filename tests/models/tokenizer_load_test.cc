@@ -13,6 +13,7 @@
 
 #include "models/tokenizer/gguf_tokenizer.h"
 #include "models/tokenizer/gguf_tokenizer_keys.h"
+#include "models/tokenizer/listed_tokens.h"
 #include "tests/models/tekken_test_file.h"
 #include "tests/models/tokenizer_json_test_file.h"
 #include "tests/models/tokenizer_test_model.h"
@@ -363,6 +364,28 @@ TEST_F(TrainedFurtherTest, ATokenizerJsonThatKnowsFewerOrOthersIsLeftAside) {
   const auto broken = LoadWith(kSize + 2);
   EXPECT_EQ(broken->ControlId("<|im_start|>"), kStart);
   EXPECT_THAT(Warnings(*broken), HasSubstr("tokenizer.json: not a JSON object"));
+}
+
+TEST_F(TrainedFurtherTest, WhatIsNoTokenWithAnIdIsNotListed) {
+  Write(
+      "added_tokens.json",
+      R"({"a": -1, "b": 1e3, "c": "7", "d": 99999999999999999999, "e": 1048576, "": 8, "f": null, "g": [9]})");
+  Write(
+      "tokenizer_config.json",
+      R"({"added_tokens_decoder": {"x": {"content": "h"}, "7": "i", "8": {"content": 3}, "9": {}, "10": null,
+            "11": {"content": "j", "special": "yes", "lstrip": true}, "12": {"content": "j"}},
+            "eos_token": {"content": ["k"]}, "additional_special_tokens": {"content": 5}})");
+  Write("special_tokens_map.json", R"([["l"]])");
+  Write("tokenizer.json", R"({"added_tokens": [1, null, {"id": "3", "content": "m"}, {"content": "n"}]})");
+  std::vector<std::string> warnings;
+  const std::vector<ListedToken> listed = ReadListedTokens(folder_.string(), &warnings);
+  ASSERT_EQ(listed.size(), 1u);
+  EXPECT_EQ(listed[0].token.id, 11);
+  EXPECT_EQ(listed[0].token.content, "j");
+  EXPECT_FALSE(listed[0].token.is_special);
+  EXPECT_TRUE(listed[0].token.takes_left);
+  EXPECT_EQ(listed[0].file, "tokenizer_config.json");
+  EXPECT_THAT(warnings, ::testing::ElementsAre(HasSubstr("special_tokens_map.json: not a JSON object")));
 }
 
 TEST_F(TrainedFurtherTest, ATokenizerJsonGetsWhatFilesBesideItAdd) {
