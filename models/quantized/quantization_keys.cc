@@ -264,9 +264,14 @@ void ReadCompressedTensors(KeyReader& in, ModelConfig& config) {
   ReadKvCacheScheme(in, config);
   WeightCoding coding = WeightCoding::kPackQuantized;
   // Of a mixture each group names its own.
-  const bool is_dense = form == kDense && config.quantization.has_kv_scales;
-  if (form != "mixed-precision" && !is_dense && !ReadForm(in, "format", false, coding)) return;
   const json& groups = in.Get("config_groups");
+  const bool says_nothing = form.is_null() && (groups.is_null() || (groups.is_object() && groups.empty()));
+  const bool is_dense = (form == kDense && config.quantization.has_kv_scales) || says_nothing;
+  if (form != "mixed-precision" && !is_dense && !ReadForm(in, "format", false, coding)) return;
+  if (says_nothing) {
+    config.warnings.push_back(in.file() + ": " + in.PathOf("config_groups") +
+                              " is missing: no weights are taken for quantised");
+  }
   if (!is_dense && (!groups.is_object() || groups.empty())) {
     in.Wrong("config_groups", groups, "an object with at least one group");
     return;

@@ -784,6 +784,11 @@ TEST(QuantizedFiles, MistralsOwnFilesMayBeOfCompressedTensors) {
   EXPECT_TRUE(open().ok()) << open();
   quantization["config_groups"]["group_0"]["targets"] = {"re:.*mlp.*"};
   EXPECT_THAT(open().message(), HasSubstr("is no target of the config's groups"));
+  // Alone it says of no weights that they are.
+  params["quantization"] = {{"quant_method", "compressed-tensors"}};
+  EXPECT_THAT(ParseMistralParams(params.dump(), "params.json")->warnings,
+              testing::Contains(HasSubstr("quantization.config_groups is missing")));
+  EXPECT_THAT(open().message(), HasSubstr("wq.weight is missing"));
   quantization["quant_method"] = "awq_marlin";
   EXPECT_THAT(open().message(), HasSubstr("quantization.quant_method is \"awq_marlin\""));
 }
