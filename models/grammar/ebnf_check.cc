@@ -150,26 +150,30 @@ Status EbnfScanner::ScanClass() {
 }
 
 Status EbnfScanner::ScanRepetition() {
-  int64_t most = 0;
-  size_t at = at_ + 1;
-  for (; at < grammar_.size() && grammar_[at] != '}'; ++at) {
-    if (!IsDigit(grammar_[at]) && grammar_[at] != ',' && !IsSpace(grammar_[at])) {
-      return Fault("braces hold {m}, {m,} or {m,n}");
-    }
+  const size_t close = grammar_.find('}', at_);
+  if (close == std::string_view::npos) return Fault("a { without its }");
+  std::string counts;
+  for (const char c : grammar_.substr(at_ + 1, close - at_ - 1)) {
+    if (!IsSpace(c)) counts += c;
   }
-  if (at == grammar_.size()) return Fault("a { without its }");
-  for (size_t i = at_ + 1; i < at;) {
+  const size_t comma = counts.find(',');
+  const std::string least = counts.substr(0, comma);
+  const std::string most_digits = comma == std::string::npos ? "" : counts.substr(comma + 1);
+  if ((least + most_digits).find_first_not_of("0123456789") != std::string::npos) {
+    return Fault("braces hold {m}, {m,} or {m,n}");
+  }
+  if (least.empty()) return Fault("braces hold {m}, {m,} or {m,n}; up to n is {0,n}");
+  int64_t most = 0;
+  for (const std::string& digits : {least, most_digits}) {
     int64_t count = 0;
-    for (; i < at && IsDigit(grammar_[i]); ++i)
-      count = std::min<int64_t>(INT32_MAX, count * 10 + (grammar_[i] - '0'));
+    for (const char c : digits) count = std::min<int64_t>(INT32_MAX, count * 10 + (c - '0'));
     most = std::max(most, count);
-    if (i < at) ++i;
   }
   if (most > limits_.max_repeats) {
     return Fault("a repetition of more than " + std::to_string(limits_.max_repeats));
   }
   RepeatLast(most);
-  at_ = at + 1;
+  at_ = close + 1;
   return {};
 }
 

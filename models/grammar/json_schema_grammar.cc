@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -12,129 +13,18 @@
 #include "kernels/core/utf8.h"
 #include "models/grammar/ebnf.h"
 #include "models/grammar/number_grammar.h"
-#include "models/grammar/regex_grammar.h"
+#include "models/grammar/regex_tree.h"
+#include "models/grammar/schema_keywords.h"
+#include "models/grammar/schema_merge.h"
+#include "models/grammar/schema_reference.h"
+#include "models/grammar/schema_values.h"
+#include "models/grammar/string_grammar.h"
 #include "models/tokenizer/python_json.h"
 
 namespace tramontane {
 namespace {
 
 using Kind = JsonValue::Kind;
-
-// ---- the keywords -------------------------------------------------------------------------------
-
-enum class Group {
-  kAnnotation,   // says nothing about the text
-  kDefinitions,  // schemas that others refer to
-  kWhole,        // decides alone: $ref, enum, anyOf and their like
-  kType,
-  kString,
-  kNumber,
-  kArray,
-  kObject,
-  kRefused,
-};
-
-struct Keyword {
-  std::string_view name;
-  Group group;
-};
-
-constexpr Keyword kKeywords[] = {
-    {"title", Group::kAnnotation},
-    {"description", Group::kAnnotation},
-    {"default", Group::kAnnotation},
-    {"example", Group::kAnnotation},
-    {"examples", Group::kAnnotation},
-    {"deprecated", Group::kAnnotation},
-    {"readOnly", Group::kAnnotation},
-    {"writeOnly", Group::kAnnotation},
-    {"discriminator", Group::kAnnotation},
-    {"contentEncoding", Group::kAnnotation},
-    {"contentMediaType", Group::kAnnotation},
-    {"$comment", Group::kAnnotation},
-    {"$schema", Group::kAnnotation},
-    {"$defs", Group::kDefinitions},
-    {"definitions", Group::kDefinitions},
-    {"$ref", Group::kWhole},
-    {"const", Group::kWhole},
-    {"enum", Group::kWhole},
-    {"anyOf", Group::kWhole},
-    {"oneOf", Group::kWhole},
-    {"allOf", Group::kWhole},
-    {"type", Group::kType},
-    {"minLength", Group::kString},
-    {"maxLength", Group::kString},
-    {"pattern", Group::kString},
-    {"format", Group::kString},
-    {"minimum", Group::kNumber},
-    {"maximum", Group::kNumber},
-    {"exclusiveMinimum", Group::kNumber},
-    {"exclusiveMaximum", Group::kNumber},
-    {"items", Group::kArray},
-    {"prefixItems", Group::kArray},
-    {"minItems", Group::kArray},
-    {"maxItems", Group::kArray},
-    {"properties", Group::kObject},
-    {"required", Group::kObject},
-    {"additionalProperties", Group::kObject},
-    {"propertyNames", Group::kObject},
-    {"minProperties", Group::kObject},
-    {"maxProperties", Group::kObject},
-    {"not", Group::kRefused},
-    {"if", Group::kRefused},
-    {"then", Group::kRefused},
-    {"else", Group::kRefused},
-    {"dependencies", Group::kRefused},
-    {"dependentRequired", Group::kRefused},
-    {"dependentSchemas", Group::kRefused},
-    {"patternProperties", Group::kRefused},
-    {"unevaluatedProperties", Group::kRefused},
-    {"unevaluatedItems", Group::kRefused},
-    {"additionalItems", Group::kRefused},
-    {"contains", Group::kRefused},
-    {"minContains", Group::kRefused},
-    {"maxContains", Group::kRefused},
-    {"uniqueItems", Group::kRefused},
-    {"multipleOf", Group::kRefused},
-    {"contentSchema", Group::kRefused},
-    {"nullable", Group::kRefused},
-    {"$id", Group::kRefused},
-    {"$anchor", Group::kRefused},
-    {"$dynamicRef", Group::kRefused},
-    {"$dynamicAnchor", Group::kRefused},
-    {"$recursiveRef", Group::kRefused},
-    {"$recursiveAnchor", Group::kRefused},
-    {"$vocabulary", Group::kRefused},
-};
-
-// Formats as regular expressions: what they match, every checker of the format takes.
-struct Format {
-  std::string_view name;
-  const char* pattern;
-};
-
-#define TM_DATE                                                                                  \
-  "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[" \
-  "1-9]|1[0-9]|2[0-8]))"
-#define TM_TIME \
-  "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-#define TM_BYTE "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-#define TM_LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
-
-constexpr Format kFormats[] = {
-    {"date", TM_DATE},
-    {"time", TM_TIME},
-    {"date-time", TM_DATE "T" TM_TIME},
-    {"duration",
-     "P([0-9]{1,6}D(T[0-9]{1,6}H)?|T([0-9]{1,6}H([0-9]{1,6}M([0-9]{1,6}S)?)?|[0-9]{1,6}M([0-"
-     "9]{1,6}S)?|[0-9]{1,6}S))"},
-    {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
-    {"ipv4", TM_BYTE "\\." TM_BYTE "\\." TM_BYTE "\\." TM_BYTE},
-    {"ipv6", "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}"},
-    {"hostname", TM_LABEL "(\\." TM_LABEL "){0,4}"},
-    {"email", "[A-Za-z0-9_+-]{1,32}(\\.[A-Za-z0-9_+-]{1,16}){0,2}@" TM_LABEL "(\\." TM_LABEL "){1,4}"},
-    {"uri", "https?://" TM_LABEL "(\\." TM_LABEL "){0,4}(/[A-Za-z0-9_.~-]{0,64}){0,16}"},
-};
 
 constexpr std::array<std::string_view, 7> kTypes = {"null",   "boolean", "integer", "number",
                                                     "string", "array",   "object"};
@@ -152,20 +42,27 @@ integer ::= Regex("[\\-]{0,1}(0|[1-9][0-9]{0,17})()")
 number ::= Regex("[\\-]{0,1}(0|[1-9][0-9]{0,17})(\\.[0-9]{1,17}){0,1}([Ee][+\\-]{0,1}[0-9]{1,2}){0,1}()")
 )EBNF";
 
+// Whole numbers below it are exact as doubles.
+constexpr double kExactInDoubles = 1e15;
+
+// References make small schemas large: {"allOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/b"}]} and so on.
+constexpr int64_t kMostExpanded = 200'000;  // values of JSON in what is merged
+
 // Between the tokens of JSON.
 Ebnf Space() { return EbnfName("space"); }
 
-const Keyword* FindKeyword(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kKeywords), std::end(kKeywords),
-                                   [name](const Keyword& keyword) { return keyword.name == name; });
-  return found == std::end(kKeywords) ? nullptr : found;
+// {}
+JsonValue AnyValue() {
+  JsonValue schema;
+  schema.kind = Kind::kObject;
+  return schema;
 }
 
-const JsonValue* Member(const JsonValue& object, std::string_view key) {
-  for (const JsonMember& member : object.members) {
-    if (member.key == key) return &member.value;
-  }
-  return nullptr;
+int64_t CountValues(const JsonValue& value) {
+  int64_t count = 1;
+  for (const JsonValue& item : value.items) count += CountValues(item);
+  for (const JsonMember& member : value.members) count += CountValues(member.value);
+  return count;
 }
 
 std::string Json(const JsonValue& value) {
@@ -209,9 +106,19 @@ class SchemaTranslator {
 
   StatusOr<Ebnf> Schema(const JsonValue& schema, const Place& place);
   Status CheckKeywords(const JsonValue& schema, const Place& place) const;
-  StatusOr<Ebnf> Whole(const JsonMember& keyword, const JsonValue& schema, const Place& place);
+  StatusOr<Ebnf> Applied(const JsonMember& keyword, const Place& place);
+  StatusOr<Ebnf> Merged(const JsonValue& schema, const Place& place);
+  StatusOr<Ebnf> Plain(const JsonValue& schema, const Place& place);
   StatusOr<Ebnf> Reference(const JsonValue& uri, const Place& place);
-  StatusOr<Ebnf> Values(const std::vector<JsonValue>& values, const JsonValue& schema, const Place& place);
+  StatusOr<const JsonValue*> TargetOf(const JsonValue& uri, const Place& place) const;
+  StatusOr<Ebnf> Values(const JsonMember& keyword, const JsonValue& schema, const Place& place);
+  StatusOr<std::vector<Pattern>> HoldingValues(const JsonMember& keyword, const JsonValue& schema,
+                                               const Place& place) const;
+  // Without $ref, anyOf, oneOf and allOf: schemas of which one or another holds; none: no value is valid.
+  using Alternatives = std::vector<JsonValue>;
+  StatusOr<Alternatives> Expanded(const JsonValue& schema, const Place& place) const;
+  StatusOr<Alternatives> ExpandedKeyword(const JsonMember& keyword, const Alternatives& beside,
+                                         const Place& place) const;
   StatusOr<Ebnf> OneOfSchemas(const JsonValue& options, const Place& place, bool exclusive);
   StatusOr<Ebnf> OfType(std::string_view type, const JsonValue& schema, const Place& place);
   StatusOr<Ebnf> String(const JsonValue& schema, const Place& place) const;
@@ -235,12 +142,12 @@ class SchemaTranslator {
                              const std::vector<Property>& properties, bool open) const;
 
   // Of oneOf.
-  bool AreDisjoint(const JsonValue& a, const JsonValue& b) const;
+  static Status Overlap(size_t first, size_t second, const Place& place);
+  bool AreAllDisjoint(const Alternatives& a, const Alternatives& b) const;
+  bool ArePlainDisjoint(const JsonValue& a, const JsonValue& b) const;
   std::optional<std::vector<JsonValue>> FiniteValues(const JsonValue& schema) const;
   std::set<std::string_view> TypesOf(const JsonValue& schema) const;
-  const JsonValue& Dereferenced(const JsonValue& schema) const;
 
-  const JsonValue* Resolve(std::string_view uri) const;
   StatusOr<std::optional<int64_t>> CountOf(const JsonValue& schema, const char* keyword,
                                            const Place& place) const;
 
@@ -258,6 +165,8 @@ class SchemaTranslator {
   int32_t next_name_ = 1;
   std::map<std::string, std::string> names_;                 // body -> name
   std::map<const JsonValue*, std::string> reference_names_;  // schema that a $ref leads to -> name
+  std::map<std::string, std::string> merged_names_;          // schema that was merged -> name
+  mutable int64_t expanded_ = 0;
 };
 
 StatusOr<std::string> SchemaTranslator::Translate() {
@@ -278,9 +187,29 @@ StatusOr<Ebnf> SchemaTranslator::Schema(const JsonValue& schema, const Place& pl
   }
   if (schema.kind != Kind::kObject) return Fault(place.path, "is not a schema (an object or a boolean)");
   TM_RETURN_IF_ERROR(CheckKeywords(schema, place));
+  const JsonMember* applied = nullptr;
+  size_t others = 0;  // that say something beside it
   for (const JsonMember& member : schema.members) {
     const Keyword* keyword = FindKeyword(member.key);
-    if (keyword != nullptr && keyword->group == Group::kWhole) return Whole(member, schema, place);
+    if (keyword == nullptr || keyword->group == KeywordGroup::kAnnotation ||
+        keyword->group == KeywordGroup::kDefinitions || keyword->group == KeywordGroup::kRefused) {
+      continue;
+    }
+    if (keyword->group == KeywordGroup::kApplied && applied == nullptr) {
+      applied = &member;
+    } else {
+      ++others;
+    }
+  }
+  if (applied == nullptr) return Plain(schema, place);
+  const bool several = applied->key == "allOf" && applied->value.items.size() > 1;
+  return others == 0 && !several ? Applied(*applied, place) : Merged(schema, place);
+}
+
+// Of keywords that are about the value itself.
+StatusOr<Ebnf> SchemaTranslator::Plain(const JsonValue& schema, const Place& place) {
+  for (const JsonMember& member : schema.members) {
+    if (member.key == "enum" || member.key == "const") return Values(member, schema, place);
   }
   const std::set<std::string_view> types = TypesOf(schema);
   if (types.empty()) return EbnfName("value");
@@ -293,9 +222,8 @@ StatusOr<Ebnf> SchemaTranslator::Schema(const JsonValue& schema, const Place& pl
   return EbnfChoice(alternatives);
 }
 
-// Every keyword is known, may stand beside the others, and "type" names types.
+// Every keyword is known, and "type" names types.
 Status SchemaTranslator::CheckKeywords(const JsonValue& schema, const Place& place) const {
-  const JsonMember* whole = nullptr;
   for (const JsonMember& member : schema.members) {
     const std::string path = place.path + "." + member.key;
     if (member.key.starts_with("x-")) continue;
@@ -303,14 +231,10 @@ Status SchemaTranslator::CheckKeywords(const JsonValue& schema, const Place& pla
     if (keyword == nullptr) return Fault(path, "is no keyword that is known here");
     const bool says_nothing =
         (member.key == "uniqueItems" && member.value.kind == Kind::kBool && !member.value.boolean) ||
-        (member.key == "$id" && place.path.empty());
-    if (keyword->group == Group::kRefused && !says_nothing) return Fault(path, "is not supported");
-    if (keyword->group == Group::kWhole) {
-      if (whole != nullptr) return Fault(path, "is not supported beside " + whole->key);
-      whole = &member;
-    }
+        (member.key == "$id" && &schema == &root_);
+    if (keyword->group == KeywordGroup::kRefused && !says_nothing) return Fault(path, "is not supported");
   }
-  if (const JsonValue* type = Member(schema, "type")) {
+  if (const JsonValue* type = FindMember(schema, "type")) {
     const std::vector<JsonValue> names =
         type->kind == Kind::kArray ? type->items : std::vector<JsonValue>{*type};
     if (names.empty()) return Fault(place.path + ".type", "names no type");
@@ -320,44 +244,133 @@ Status SchemaTranslator::CheckKeywords(const JsonValue& schema, const Place& pla
       }
     }
   }
-  if (whole == nullptr) return {};
-  const bool finite = whole->key == "enum" || whole->key == "const";
-  for (const JsonMember& member : schema.members) {
-    const Keyword* keyword = FindKeyword(member.key);
-    const bool stands_beside = keyword == nullptr || &member == whole ||
-                               keyword->group == Group::kAnnotation ||
-                               keyword->group == Group::kDefinitions || keyword->group == Group::kRefused ||
-                               (finite && keyword->group == Group::kType);
-    if (!stands_beside) return Fault(place.path + "." + member.key, "is not supported beside " + whole->key);
-  }
   return {};
 }
 
-StatusOr<Ebnf> SchemaTranslator::Whole(const JsonMember& keyword, const JsonValue& schema,
-                                       const Place& place) {
-  const JsonValue& value = keyword.value;
+// $ref, anyOf, oneOf, or allOf of one.
+StatusOr<Ebnf> SchemaTranslator::Applied(const JsonMember& keyword, const Place& place) {
   const Place inside = place.Beside("." + keyword.key);
-  if (keyword.key == "$ref") return Reference(value, inside);
-  if (keyword.key == "const") return Values({value}, schema, inside);
-  if (value.kind != Kind::kArray || value.items.empty()) {
+  if (keyword.key == "$ref") return Reference(keyword.value, inside);
+  if (keyword.value.kind != Kind::kArray || keyword.value.items.empty()) {
     return Fault(inside.path, "is not an array of at least one entry");
   }
-  if (keyword.key == "enum") return Values(value.items, schema, inside);
-  if (keyword.key == "allOf" && value.items.size() > 1) {
-    return Fault(inside.path, "is supported with one schema only");
+  return OneOfSchemas(keyword.value, inside, /*exclusive=*/keyword.key == "oneOf");
+}
+
+// ---- schemas that hold together -----------------------------------------------------------------
+
+StatusOr<Ebnf> SchemaTranslator::Merged(const JsonValue& schema, const Place& place) {
+  const std::string text = Json(schema);
+  if (const auto known = merged_names_.find(text); known != merged_names_.end())
+    return EbnfName(known->second);
+  TM_ASSIGN_OR_RETURN(const Alternatives alternatives, Expanded(schema, place));
+  const std::string name = NewName();
+  merged_names_[text] = name;
+  std::vector<Ebnf> parts;
+  std::set<std::string> seen;
+  for (const JsonValue& alternative : alternatives) {
+    if (!seen.insert(Json(alternative)).second) continue;
+    if (const JsonValue* some = FindMember(alternative, "enum")) {
+      TM_ASSIGN_OR_RETURN(const std::vector<Pattern> values,
+                          HoldingValues({"enum", *some}, alternative, place));
+      if (values.empty()) continue;
+    }
+    TM_ASSIGN_OR_RETURN(Ebnf part, Plain(alternative, place));
+    parts.push_back(std::move(part));
   }
-  return OneOfSchemas(value, inside, /*exclusive=*/keyword.key == "oneOf");
+  if (parts.empty()) return Fault(place.path, "allows no value at all");
+  TM_RETURN_IF_ERROR(AddRule(name, EbnfChoice(parts), place));
+  return EbnfName(name);
+}
+
+StatusOr<SchemaTranslator::Alternatives> SchemaTranslator::Expanded(const JsonValue& schema,
+                                                                    const Place& place) const {
+  if (place.depth > limits_.max_depth) {
+    return Fault(place.path,
+                 "lies more than " + std::to_string(limits_.max_depth) + " schemas inside each other");
+  }
+  JsonValue plain = AnyValue();
+  if (schema.kind == Kind::kBool) return schema.boolean ? Alternatives{plain} : Alternatives{};
+  if (schema.kind != Kind::kObject) return Fault(place.path, "is not a schema (an object or a boolean)");
+  TM_RETURN_IF_ERROR(CheckKeywords(schema, place));
+  expanded_ += CountValues(schema);
+  if (expanded_ > kMostExpanded) {
+    return Fault(place.path, "comes, with what stands in front of it, to more than " +
+                                 std::to_string(kMostExpanded) + " values in schemas that hold together");
+  }
+  std::vector<const JsonMember*> applied;
+  for (const JsonMember& member : schema.members) {
+    const Keyword* keyword = FindKeyword(member.key);
+    if (keyword != nullptr && keyword->group == KeywordGroup::kApplied) {
+      applied.push_back(&member);
+    } else {
+      plain.members.push_back(member);
+    }
+  }
+  // Last: what else holds may tell its entries apart.
+  std::stable_partition(applied.begin(), applied.end(),
+                        [](const JsonMember* member) { return member->key != "oneOf"; });
+  const std::optional<JsonValue> first = MergedSchema(plain, AnyValue());
+  Alternatives alternatives = first ? Alternatives{*first} : Alternatives{};
+  for (const JsonMember* keyword : applied) {
+    TM_ASSIGN_OR_RETURN(alternatives, ExpandedKeyword(*keyword, alternatives, place));
+  }
+  return alternatives;
+}
+
+// Each of `beside` with what the keyword asks for.
+StatusOr<SchemaTranslator::Alternatives> SchemaTranslator::ExpandedKeyword(const JsonMember& keyword,
+                                                                           const Alternatives& beside,
+                                                                           const Place& place) const {
+  constexpr size_t kMostAlternatives = 128;
+  Place inside = place.Beside("." + keyword.key);
+  const auto add = [&](const Alternatives& some, const Alternatives& others, Alternatives* both) -> Status {
+    for (const JsonValue& a : some) {
+      for (const JsonValue& b : others) {
+        if (std::optional<JsonValue> one = MergedSchema(a, b)) both->push_back(*std::move(one));
+        if (both->size() <= kMostAlternatives) continue;
+        return Fault(inside.path, "comes, with what stands beside it, to more than " +
+                                      std::to_string(kMostAlternatives) + " alternatives");
+      }
+    }
+    return {};
+  };
+  Alternatives result;
+  if (keyword.key == "$ref") {
+    TM_ASSIGN_OR_RETURN(const JsonValue* target, TargetOf(keyword.value, inside));
+    inside.waiting.insert(target);
+    TM_ASSIGN_OR_RETURN(const Alternatives others, Expanded(*target, inside));
+    TM_RETURN_IF_ERROR(add(beside, others, &result));
+    return result;
+  }
+  if (keyword.value.kind != Kind::kArray || keyword.value.items.empty()) {
+    return Fault(inside.path, "is not an array of at least one entry");
+  }
+  if (keyword.key == "allOf") result = beside;
+  std::vector<Alternatives> entries;
+  for (size_t i = 0; i < keyword.value.items.size(); ++i) {
+    TM_ASSIGN_OR_RETURN(const Alternatives entry,
+                        Expanded(keyword.value.items[i], inside.Beside("[" + std::to_string(i) + "]")));
+    Alternatives both;
+    if (keyword.key == "allOf") {
+      TM_RETURN_IF_ERROR(add(result, entry, &both));
+      result = std::move(both);
+      continue;
+    }
+    TM_RETURN_IF_ERROR(add(beside, entry, &both));
+    for (size_t j = 0; keyword.key == "oneOf" && j < i; ++j) {
+      if (!AreAllDisjoint(both, entries[j])) return Overlap(j, i, inside);
+    }
+    TM_RETURN_IF_ERROR(add({AnyValue()}, both, &result));
+    entries.push_back(std::move(both));
+  }
+  return result;
 }
 
 // ---- $ref ---------------------------------------------------------------------------------------
 
 StatusOr<Ebnf> SchemaTranslator::Reference(const JsonValue& uri, const Place& place) {
-  if (uri.kind != Kind::kString) return Fault(place.path, "is not a string");
-  const JsonValue* target = Resolve(uri.text);
-  if (target == nullptr) {
-    return Fault(place.path, "leads nowhere inside this schema: " + Excerpt(uri.text));
-  }
-  if (place.waiting.contains(target)) return Fault(place.path, "leads back to itself: " + Excerpt(uri.text));
+  TM_ASSIGN_OR_RETURN(const JsonValue* target, TargetOf(uri, place));
   const auto known = reference_names_.find(target);
   if (known != reference_names_.end()) return EbnfName(known->second);
   const std::string name = NewName();
@@ -369,55 +382,17 @@ StatusOr<Ebnf> SchemaTranslator::Reference(const JsonValue& uri, const Place& pl
   return EbnfName(name);
 }
 
-// "#", or "#/" and a JSON pointer.
-const JsonValue* SchemaTranslator::Resolve(std::string_view uri) const {
-  if (uri == "#") return &root_;
-  if (!uri.starts_with("#/")) return nullptr;
-  const JsonValue* at = &root_;
-  std::string_view rest = uri.substr(1);
-  while (!rest.empty()) {
-    rest.remove_prefix(1);
-    std::string step(rest.substr(0, rest.find('/')));
-    rest.remove_prefix(step.size());
-    const auto replace = [&step](std::string_view from, std::string_view to) {
-      for (size_t i = step.find(from); i != std::string::npos; i = step.find(from, i + to.size())) {
-        step.replace(i, from.size(), to);
-      }
-    };
-    replace("~1", "/");
-    replace("~0", "~");
-    if (at->kind == Kind::kArray) {
-      const bool is_index =
-          !step.empty() && step.size() < 8 && step.find_first_not_of("0123456789") == std::string::npos;
-      if (!is_index || std::stoul(step) >= at->items.size()) return nullptr;
-      at = &at->items[std::stoul(step)];
-    } else {
-      at = at->kind == Kind::kObject ? Member(*at, step) : nullptr;
-      if (at == nullptr) return nullptr;
-    }
+StatusOr<const JsonValue*> SchemaTranslator::TargetOf(const JsonValue& uri, const Place& place) const {
+  if (uri.kind != Kind::kString) return Fault(place.path, "is not a string");
+  const JsonValue* target = ResolveReference(root_, uri.text);
+  if (target == nullptr) {
+    return Fault(place.path, "leads nowhere inside this schema: " + Excerpt(uri.text));
   }
-  return at;
+  if (place.waiting.contains(target)) return Fault(place.path, "leads back to itself: " + Excerpt(uri.text));
+  return target;
 }
 
 // ---- enum, anyOf, oneOf -------------------------------------------------------------------------
-
-bool HasType(const JsonValue& value, std::string_view type) {
-  switch (value.kind) {
-    case Kind::kNull:
-      return type == "null";
-    case Kind::kBool:
-      return type == "boolean";
-    case Kind::kNumber:
-      return type == "number" || (type == "integer" && value.text.find_first_of(".eE") == std::string::npos);
-    case Kind::kString:
-      return type == "string";
-    case Kind::kArray:
-      return type == "array";
-    case Kind::kObject:
-      return type == "object";
-  }
-  return false;
-}
 
 // NaN and Infinity, which Python reads and JSON does not have.
 bool HasNonJsonNumber(const JsonValue& value) {
@@ -427,57 +402,71 @@ bool HasNonJsonNumber(const JsonValue& value) {
                      [](const JsonMember& member) { return HasNonJsonNumber(member.value); });
 }
 
-StatusOr<Ebnf> SchemaTranslator::Values(const std::vector<JsonValue>& values, const JsonValue& schema,
+// Those of enum or const that hold under all that stands beside it.
+StatusOr<Ebnf> SchemaTranslator::Values(const JsonMember& keyword, const JsonValue& schema,
                                         const Place& place) {
-  const std::set<std::string_view> types = Member(schema, "type") == nullptr
-                                               ? std::set<std::string_view>(kTypes.begin(), kTypes.end())
-                                               : TypesOf(schema);
-  std::vector<Pattern> alternatives;
-  std::set<std::string> seen;
-  for (const JsonValue& value : values) {
-    const bool has_type =
-        std::any_of(types.begin(), types.end(), [&](std::string_view type) { return HasType(value, type); });
-    const std::string text = Json(value);
-    if (!has_type || !seen.insert(text).second) continue;
-    if (HasNonJsonNumber(value)) return Fault(place.path, "NaN and Infinity are no JSON");
-    if (FirstInvalidUtf8(text)) return Fault(place.path, "half of a surrogate pair is no text");
-    alternatives.push_back(PatternLiteral(text));
+  TM_ASSIGN_OR_RETURN(const std::vector<Pattern> values, HoldingValues(keyword, schema, place));
+  if (values.empty()) {
+    return Fault(place.path + "." + keyword.key, FindMember(schema, "type") != nullptr
+                                                     ? "has no value of the schema's type"
+                                                     : "has no value that the schema allows");
   }
-  if (alternatives.empty()) return Fault(place.path, "has no value of the schema's type");
-  return Rule(EbnfPattern(PatternChoice(alternatives)), place);
+  return Rule(EbnfPattern(PatternChoice(values)), place);
+}
+
+// Whole numbers are written without a point where only integers are asked for.
+StatusOr<std::vector<Pattern>> SchemaTranslator::HoldingValues(const JsonMember& keyword,
+                                                               const JsonValue& schema,
+                                                               const Place& place) const {
+  const Place inside = place.Beside("." + keyword.key);
+  const bool is_list = keyword.key == "enum";
+  if (is_list && (keyword.value.kind != Kind::kArray || keyword.value.items.empty())) {
+    return Fault(inside.path, "is not an array of at least one entry");
+  }
+  const bool of_integers = TypesOf(schema) == std::set<std::string_view>{"integer"};
+  std::vector<Pattern> values;
+  std::set<std::string> seen;
+  for (const JsonValue& value : is_list ? keyword.value.items : std::vector<JsonValue>{keyword.value}) {
+    if (HasNonJsonNumber(value)) return Fault(inside.path, "NaN and Infinity are no JSON");
+    std::string text = Json(value);
+    if (FirstInvalidUtf8(text)) return Fault(inside.path, "half of a surrogate pair is no text");
+    const StatusOr<bool> holds = ValueHolds(root_, schema, value, limits_);
+    if (!holds.ok()) return Fault(place.path + holds.status().field(), holds.status().sentence());
+    if (of_integers && value.kind == Kind::kNumber && std::abs(value.number) < kExactInDoubles) {
+      text = std::to_string(static_cast<int64_t>(value.number));
+    }
+    if (*holds && seen.insert(text).second) values.push_back(PatternLiteral(text));
+  }
+  return values;
 }
 
 StatusOr<Ebnf> SchemaTranslator::OneOfSchemas(const JsonValue& options, const Place& place, bool exclusive) {
   std::vector<Ebnf> alternatives;
+  std::vector<Alternatives> entries;
   for (size_t i = 0; i < options.items.size(); ++i) {
-    TM_ASSIGN_OR_RETURN(Ebnf alternative,
-                        Schema(options.items[i], place.Beside("[" + std::to_string(i) + "]")));
+    const Place inside = place.Beside("[" + std::to_string(i) + "]");
+    TM_ASSIGN_OR_RETURN(Ebnf alternative, Schema(options.items[i], inside));
     alternatives.push_back(std::move(alternative));
-    for (size_t j = 0; exclusive && j < i; ++j) {
-      if (AreDisjoint(options.items[i], options.items[j])) continue;
-      return Fault(place.path, "entries " + std::to_string(j) + " and " + std::to_string(i) +
-                                   " may both hold for one value; oneOf is supported where types, or a "
-                                   "required property with const or enum, tell its entries apart");
+    if (!exclusive) continue;
+    TM_ASSIGN_OR_RETURN(Alternatives entry, Expanded(options.items[i], inside));
+    for (size_t j = 0; j < i; ++j) {
+      if (!AreAllDisjoint(entry, entries[j])) return Overlap(j, i, place);
     }
+    entries.push_back(std::move(entry));
   }
   return EbnfChoice(alternatives);
 }
 
-const JsonValue& SchemaTranslator::Dereferenced(const JsonValue& schema) const {
-  const JsonValue* at = &schema;
-  for (int steps = 0; steps < 16; ++steps) {
-    const JsonValue* uri = at->kind == Kind::kObject ? Member(*at, "$ref") : nullptr;
-    const JsonValue* target = uri != nullptr && uri->kind == Kind::kString ? Resolve(uri->text) : nullptr;
-    if (target == nullptr) break;
-    at = target;
-  }
-  return *at;
+Status SchemaTranslator::Overlap(size_t first, size_t second, const Place& place) {
+  return Fault(place.path, "entries " + std::to_string(first) + " and " + std::to_string(second) +
+                               " may both hold for one value; oneOf is supported where types, or a "
+                               "required property with const or enum, tell its entries apart");
 }
 
 // The types that "type" names, else those that the keywords are about; none: any.
 std::set<std::string_view> SchemaTranslator::TypesOf(const JsonValue& schema) const {
   std::set<std::string_view> types;
-  if (const JsonValue* type = Member(schema, "type")) {
+  if (const JsonValue* type = FindMember(schema, "type")) {
     if (type->kind == Kind::kString) types.insert(type->text);
     for (const JsonValue& name : type->items) types.insert(name.text);
     return types;
@@ -485,45 +474,50 @@ std::set<std::string_view> SchemaTranslator::TypesOf(const JsonValue& schema) co
   for (const JsonMember& member : schema.members) {
     const Keyword* keyword = FindKeyword(member.key);
     if (keyword == nullptr) continue;
-    if (keyword->group == Group::kString) types.insert("string");
-    if (keyword->group == Group::kNumber) types.insert("number");
-    if (keyword->group == Group::kArray) types.insert("array");
-    if (keyword->group == Group::kObject) types.insert("object");
+    if (keyword->group == KeywordGroup::kString) types.insert("string");
+    if (keyword->group == KeywordGroup::kNumber) types.insert("number");
+    if (keyword->group == KeywordGroup::kArray) types.insert("array");
+    if (keyword->group == KeywordGroup::kObject) types.insert("object");
   }
   return types;
 }
 
+// Those that enum and const leave; none: there may be others.
 std::optional<std::vector<JsonValue>> SchemaTranslator::FiniteValues(const JsonValue& schema) const {
-  if (schema.kind != Kind::kObject) return std::nullopt;
-  if (const JsonValue* value = Member(schema, "const")) return std::vector<JsonValue>{*value};
-  if (const JsonValue* values = Member(schema, "enum")) return values->items;
-  return std::nullopt;
+  if (const JsonValue* value = FindMember(schema, "const")) return std::vector<JsonValue>{*value};
+  if (const JsonValue* some = FindMember(schema, "enum")) return some->items;
+  const StatusOr<Alternatives> alternatives = Expanded(schema, Place{});
+  if (!alternatives.ok()) return std::nullopt;
+  std::vector<JsonValue> values;
+  for (const JsonValue& alternative : *alternatives) {
+    const JsonValue* some = FindMember(alternative, "enum");  // const is one by now
+    if (some == nullptr) return std::nullopt;
+    values.insert(values.end(), some->items.begin(), some->items.end());
+  }
+  return values;
 }
 
 bool HaveNoCommonValue(const std::vector<JsonValue>& a, const std::vector<JsonValue>& b) {
-  // Numbers are compared by what they are worth: 1 and 1.0 are the same value.
-  const auto same = [](const JsonValue& x, const JsonValue& y) {
-    if (x.kind != y.kind) return false;
-    return x.kind == Kind::kNumber ? x.number == y.number : Json(x) == Json(y);
-  };
   return std::none_of(a.begin(), a.end(), [&](const JsonValue& x) {
-    // Order of keys, and numbers inside: not looked into.
-    if (x.kind == Kind::kArray || x.kind == Kind::kObject) return true;
-    return std::any_of(b.begin(), b.end(), [&](const JsonValue& y) { return same(x, y); });
+    return std::any_of(b.begin(), b.end(), [&](const JsonValue& y) { return IsSameJson(x, y); });
   });
 }
 
 bool IsRequired(const JsonValue& schema, std::string_view name) {
-  const JsonValue* required = Member(schema, "required");
+  const JsonValue* required = FindMember(schema, "required");
   return required != nullptr && std::any_of(required->items.begin(), required->items.end(),
                                             [name](const JsonValue& entry) { return entry.text == name; });
 }
 
-// Surely no value is valid under both.
-bool SchemaTranslator::AreDisjoint(const JsonValue& first, const JsonValue& second) const {
-  const JsonValue& a = Dereferenced(first);
-  const JsonValue& b = Dereferenced(second);
-  if (a.kind != Kind::kObject || b.kind != Kind::kObject) return false;
+// Surely no value is valid under one of `a` and one of `b`.
+bool SchemaTranslator::AreAllDisjoint(const Alternatives& a, const Alternatives& b) const {
+  return std::all_of(a.begin(), a.end(), [&](const JsonValue& one) {
+    return std::all_of(b.begin(), b.end(),
+                       [&](const JsonValue& other) { return ArePlainDisjoint(one, other); });
+  });
+}
+
+bool SchemaTranslator::ArePlainDisjoint(const JsonValue& a, const JsonValue& b) const {
   const auto values_a = FiniteValues(a);
   const auto values_b = FiniteValues(b);
   if (values_a && values_b) return HaveNoCommonValue(*values_a, *values_b);
@@ -536,7 +530,7 @@ bool SchemaTranslator::AreDisjoint(const JsonValue& first, const JsonValue& seco
           if (HasType(value, type) && type != "integer") types.insert(std::string(type));
         }
       }
-    } else if (const JsonValue* type = Member(schema, "type")) {
+    } else if (const JsonValue* type = FindMember(schema, "type")) {
       if (type->kind == Kind::kString) types.insert(type->text);
       for (const JsonValue& name : type->items) types.insert(name.text);
     }
@@ -550,16 +544,16 @@ bool SchemaTranslator::AreDisjoint(const JsonValue& first, const JsonValue& seco
                                         [&](const std::string& type) { return types_b.contains(type); });
   if (!share_a_type) return true;
   if (types_a != std::set<std::string>{"object"} || types_b != types_a) return false;
-  const JsonValue* properties_a = Member(a, "properties");
-  const JsonValue* properties_b = Member(b, "properties");
+  const JsonValue* properties_a = FindMember(a, "properties");
+  const JsonValue* properties_b = FindMember(b, "properties");
   if (properties_a == nullptr || properties_b == nullptr) return false;
   return std::any_of(properties_a->members.begin(), properties_a->members.end(),
                      [&](const JsonMember& member) {
-                       const JsonValue* other = Member(*properties_b, member.key);
+                       const JsonValue* other = FindMember(*properties_b, member.key);
                        if (other == nullptr || !IsRequired(a, member.key) || !IsRequired(b, member.key))
                          return false;
-                       const auto here = FiniteValues(Dereferenced(member.value));
-                       const auto there = FiniteValues(Dereferenced(*other));
+                       const auto here = FiniteValues(member.value);
+                       const auto there = FiniteValues(*other);
                        return here && there && HaveNoCommonValue(*here, *there);
                      });
 }
@@ -577,7 +571,7 @@ StatusOr<Ebnf> SchemaTranslator::OfType(std::string_view type, const JsonValue& 
 
 StatusOr<std::optional<int64_t>> SchemaTranslator::CountOf(const JsonValue& schema, const char* keyword,
                                                            const Place& place) const {
-  const JsonValue* value = Member(schema, keyword);
+  const JsonValue* value = FindMember(schema, keyword);
   if (value == nullptr) return std::optional<int64_t>();
   const std::string path = place.path + "." + keyword;
   const bool is_count =
@@ -592,42 +586,23 @@ StatusOr<std::optional<int64_t>> SchemaTranslator::CountOf(const JsonValue& sche
 }
 
 StatusOr<Ebnf> SchemaTranslator::String(const JsonValue& schema, const Place& place) const {
-  TM_ASSIGN_OR_RETURN(const std::optional<int64_t> least, CountOf(schema, "minLength", place));
-  TM_ASSIGN_OR_RETURN(const std::optional<int64_t> most, CountOf(schema, "maxLength", place));
-  const JsonValue* pattern = Member(schema, "pattern");
-  const JsonValue* format = Member(schema, "format");
-  const Pattern quote = PatternLiteral("\"");
-  if (pattern != nullptr && format != nullptr) {
-    return Fault(place.path + ".pattern", "is not supported beside format");
+  StatusOr<StringKeywords> keywords = StringKeywordsOf(schema);
+  if (!keywords.ok()) return Fault(place.path + keywords.status().field(), keywords.status().sentence());
+  const bool is_free = keywords->patterns.empty() && keywords->formats.empty();
+  if (is_free) {
+    TM_RETURN_IF_ERROR(CountOf(schema, "minLength", place).status());
+    TM_RETURN_IF_ERROR(CountOf(schema, "maxLength", place).status());
   }
-  if (pattern != nullptr || format != nullptr) {
-    const std::string path = place.path + (pattern != nullptr ? ".pattern" : ".format");
-    const JsonValue& value = pattern != nullptr ? *pattern : *format;
-    if (value.kind != Kind::kString) return Fault(path, "is not a string");
-    if (least || most) return Fault(path, "is not supported beside minLength and maxLength");
-    std::string_view expression = value.text;
-    RegexReading reading{RegexReading::Match::kAnywhere, RegexReading::Spelling::kInJsonString};
-    if (format != nullptr) {
-      const auto* known = std::find_if(std::begin(kFormats), std::end(kFormats),
-                                       [&](const Format& candidate) { return candidate.name == value.text; });
-      if (known == std::end(kFormats)) {
-        return Fault(path, "the format " + Excerpt(Json(value)) + " is not supported");
-      }
-      expression = known->pattern;
-      reading.match = RegexReading::Match::kWhole;
-    }
-    if (FirstInvalidUtf8(expression)) return Fault(path, "half of a surrogate pair is no text");
-    StatusOr<Pattern> body = RegexToPattern(expression, reading, limits_);
-    if (!body.ok()) return At(path, body.status());
-    return EbnfPattern(PatternSequence({quote, *body, quote}));
-  }
-  if (!least && !most) return EbnfName("string");
-  if (most && *most < least.value_or(0)) {
+  if (keywords->most != kUnbounded && keywords->most < keywords->least) {
     return Fault(place.path + ".maxLength", "is less than minLength");
   }
-  const Pattern characters =
-      PatternRepeat(JsonCharacterPattern(CodePoints::All()), least.value_or(0), most.value_or(kUnbounded));
-  return EbnfPattern(PatternSequence({quote, characters, quote}));
+  if (is_free && keywords->least == 0 && keywords->most == kUnbounded) return EbnfName("string");
+  const StatusOr<Pattern> body =
+      is_free ? PatternRepeat(JsonCharacterPattern(CodePoints::All()), keywords->least, keywords->most)
+              : StringGrammar(*keywords, limits_);
+  if (!body.ok()) return Fault(place.path + body.status().field(), body.status().sentence());
+  const Pattern quote = PatternLiteral("\"");
+  return EbnfPattern(PatternSequence({quote, *body, quote}));
 }
 
 StatusOr<Ebnf> SchemaTranslator::Number(const JsonValue& schema, bool integer, const Place& place) const {
@@ -640,12 +615,18 @@ StatusOr<Ebnf> SchemaTranslator::Number(const JsonValue& schema, bool integer, c
   Side sides[] = {{"minimum", "exclusiveMinimum", {}, {}}, {"maximum", "exclusiveMaximum", {}, {}}};
   for (Side& side : sides) {
     for (const char* keyword : {side.inclusive, side.exclusive}) {
-      const JsonValue* value = Member(schema, keyword);
+      const JsonValue* value = FindMember(schema, keyword);
       if (value == nullptr) continue;
       const std::string path = place.path + "." + keyword;
       if (value->kind != Kind::kNumber) return Fault(path, "is not a number");
-      if (side.bound) return Fault(path, std::string("is not supported beside ") + side.inclusive);
-      side.bound = NumberBound{value->text, keyword == side.exclusive};
+      const bool exclusive = keyword == side.exclusive;
+      if (side.bound) {  // the stricter one holds
+        const double inclusive_bound = FindMember(schema, side.inclusive)->number;
+        const bool is_lower = &side == &sides[0];
+        const bool stricter = is_lower ? value->number >= inclusive_bound : value->number <= inclusive_bound;
+        if (!stricter) continue;
+      }
+      side.bound = NumberBound{value->text, exclusive};
       side.path = path;
     }
   }
@@ -665,7 +646,7 @@ StatusOr<Ebnf> SchemaTranslator::Array(const JsonValue& schema, const Place& pla
   if (max_items && *max_items < least) return Fault(place.path + ".maxItems", "is less than minItems");
 
   std::vector<Ebnf> first;
-  const JsonValue* prefix = Member(schema, "prefixItems");
+  const JsonValue* prefix = FindMember(schema, "prefixItems");
   if (prefix != nullptr) {
     const Place inside = place.Inside(".prefixItems");
     if (prefix->kind != Kind::kArray) return Fault(inside.path, "is not an array of schemas");
@@ -677,7 +658,7 @@ StatusOr<Ebnf> SchemaTranslator::Array(const JsonValue& schema, const Place& pla
     }
   }
   std::optional<Ebnf> rest;  // what items after the first ones are; none: there are none
-  const JsonValue* items = Member(schema, "items");
+  const JsonValue* items = FindMember(schema, "items");
   const bool closed = items != nullptr && items->kind == Kind::kBool && !items->boolean;
   if (items != nullptr && items->kind == Kind::kArray) {
     return Fault(place.path + ".items", "is not supported as an array; prefixItems is");
@@ -741,9 +722,9 @@ Ebnf MemberOf(const Ebnf& key, const Ebnf& value) {
 // Those of "properties", then those that are only required.
 StatusOr<std::vector<SchemaTranslator::Property>> SchemaTranslator::Properties(const JsonValue& schema,
                                                                                const Place& place) {
-  const JsonValue* described = Member(schema, "properties");
-  const JsonValue* required = Member(schema, "required");
-  const JsonValue* others = Member(schema, "additionalProperties");
+  const JsonValue* described = FindMember(schema, "properties");
+  const JsonValue* required = FindMember(schema, "required");
+  const JsonValue* others = FindMember(schema, "additionalProperties");
   if (described != nullptr && described->kind != Kind::kObject) {
     return Fault(place.path + ".properties", "is not an object of schemas");
   }
@@ -773,7 +754,7 @@ StatusOr<std::vector<SchemaTranslator::Property>> SchemaTranslator::Properties(c
     const bool known = std::any_of(properties.begin(), properties.end(),
                                    [&](const Property& property) { return property.name == name.text; });
     if (known) continue;
-    if (Member(schema, "propertyNames") != nullptr) {
+    if (FindMember(schema, "propertyNames") != nullptr) {
       return Fault(place.path + ".required", "names " + Excerpt(Json(name)) +
                                                  ", which is not in properties; that is not supported beside "
                                                  "propertyNames");
@@ -788,10 +769,10 @@ StatusOr<std::vector<SchemaTranslator::Property>> SchemaTranslator::Properties(c
 // describes properties and says nothing of others is taken to mean no others.
 StatusOr<std::optional<Ebnf>> SchemaTranslator::AdditionalMember(const JsonValue& schema, const Place& place,
                                                                  const std::vector<Property>& properties) {
-  const JsonValue* others = Member(schema, "additionalProperties");
-  const JsonValue* names = Member(schema, "propertyNames");
+  const JsonValue* others = FindMember(schema, "additionalProperties");
+  const JsonValue* names = FindMember(schema, "propertyNames");
   const bool forbidden = others != nullptr && others->kind == Kind::kBool && !others->boolean;
-  if (forbidden || (others == nullptr && Member(schema, "properties") != nullptr) ||
+  if (forbidden || (others == nullptr && FindMember(schema, "properties") != nullptr) ||
       (others == nullptr && !properties.empty())) {
     return std::optional<Ebnf>();
   }
@@ -806,16 +787,18 @@ StatusOr<std::optional<Ebnf>> SchemaTranslator::AdditionalMember(const JsonValue
     if (!properties.empty()) return Fault(inside.path, "is not supported beside properties");
     if (names->kind != Kind::kObject) return Fault(inside.path, "is not a schema of strings");
     TM_RETURN_IF_ERROR(CheckKeywords(*names, inside));
-    JsonValue of_strings = *names;
-    if (Member(of_strings, "type") == nullptr && Member(of_strings, "$ref") == nullptr) {
-      JsonValue type;
-      type.kind = Kind::kString;
-      type.text = "string";
-      of_strings.members.push_back({"type", type});
-    }
-    if (TypesOf(Dereferenced(of_strings)) != std::set<std::string_view>{"string"}) {
-      return Fault(inside.path, "is not a schema of strings");
-    }
+    JsonValue type;
+    type.kind = Kind::kString;
+    type.text = "string";
+    JsonValue string = AnyValue();
+    string.members.push_back({"type", type});
+    JsonValue both;
+    both.kind = Kind::kArray;
+    both.items = {*names, string};
+    JsonValue of_strings = AnyValue();
+    of_strings.members.push_back({"allOf", both});
+    TM_ASSIGN_OR_RETURN(const Alternatives some, Expanded(of_strings, inside));
+    if (some.empty()) return Fault(inside.path, "is not a schema of strings");
     TM_ASSIGN_OR_RETURN(key, Schema(of_strings, inside));
   } else if (!properties.empty()) {
     TM_ASSIGN_OR_RETURN(key, KeyExcept(properties, place));

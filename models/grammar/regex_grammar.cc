@@ -5,9 +5,11 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/utf8.h"
+#include "models/grammar/regex_meeting.h"
 
 namespace tramontane {
 namespace {
@@ -88,10 +90,10 @@ std::optional<uint32_t> HexDigit(char c) {
 
 class RegexParser {
  public:
-  RegexParser(std::string_view pattern, const RegexReading& reading, const ConstraintLimits& limits)
-      : pattern_(pattern), reading_(reading), limits_(limits) {}
+  RegexParser(std::string_view pattern, RegexReading::Match match, const ConstraintLimits& limits)
+      : pattern_(pattern), match_(match), limits_(limits) {}
 
-  StatusOr<Pattern> Parse();
+  StatusOr<RegexNode> Parse();
 
  private:
   struct Count {
@@ -99,22 +101,31 @@ class RegexParser {
     int64_t most = 1;
   };
 
-  StatusOr<Pattern> Alternatives(int32_t depth);
-  StatusOr<Pattern> Sequence(int32_t depth);
-  StatusOr<Pattern> Element(int32_t depth);
-  StatusOr<Pattern> Group(int32_t depth);
-  StatusOr<Pattern> Class();
+  // What an expression stands in: what it may begin and end with.
+  struct Place {
+    int32_t depth = 0;
+    bool edges = false;     // ^ and $ may stand at its edges
+    bool at_start = false;  // nothing of the text stands in front of it
+    bool searched = false;  // any text may come in front of it, unless ^ says otherwise
+    bool open = false;      // any text may come behind it, unless $ says otherwise
+    bool denied = false;    // in an odd number of (?!
+  };
+
+  StatusOr<RegexNode> Alternatives(const Place& place);
+  StatusOr<RegexNode> Sequence(const Place& place);
+  StatusOr<RegexNode> Element(const Place& place);
+  StatusOr<RegexNode> Group(const Place& place);
+  StatusOr<RegexNode> Lookahead(const Place& place);
+  StatusOr<RegexNode> Class();
   StatusOr<Readings> ClassItem();
   StatusOr<uint32_t> EscapedCharacter();
   StatusOr<uint32_t> HexCharacter(size_t digits);
   StatusOr<Count> Quantifier();
   std::optional<Count> CountInBraces();  // and steps over it
 
-  StatusOr<Pattern> OneOf(const CodePoints& characters, size_t at) const;
-  Pattern Anything() const;
+  static StatusOr<RegexNode> OneOf(const Readings& characters, size_t at);
   uint32_t NextCharacter();
 
-  Status CheckSize(int64_t size) const;
   bool AtEnd() const { return at_ == pattern_.size(); }
   char Peek() const { return AtEnd() ? '\0' : pattern_[at_]; }
   bool LooksAt(std::string_view text) const { return pattern_.substr(at_).starts_with(text); }
@@ -127,84 +138,99 @@ class RegexParser {
   }
 
   const std::string_view pattern_;
-  const RegexReading reading_;
+  const RegexReading::Match match_;
   const ConstraintLimits& limits_;
   size_t at_ = 0;
 };
 
-StatusOr<Pattern> RegexParser::Parse() {
-  TM_ASSIGN_OR_RETURN(Pattern whole, Alternatives(0));
+StatusOr<RegexNode> RegexParser::Parse() {
+  const bool anywhere = match_ == RegexReading::Match::kAnywhere;
+  TM_ASSIGN_OR_RETURN(
+      RegexNode whole,
+      Alternatives({.edges = true, .at_start = true, .searched = anywhere, .open = anywhere}));
   if (!AtEnd()) return Fault("a ) without its (");
-  TM_RETURN_IF_ERROR(CheckSize(whole.size));
-  if (whole.empty_side_by_side > kMostEmptySideBySide) {
-    return InvalidArgument("has more than " + std::to_string(kMostEmptySideBySide) +
-                           " elements side by side that may be empty");
-  }
   return whole;
 }
 
-// Before a repetition is written out, and of the whole.
-Status RegexParser::CheckSize(int64_t size) const {
-  const int64_t most = kPatternSymbols * limits_.max_size;
-  if (size <= most) return {};
-  return Fault("comes to " + std::to_string(size) + " symbols with its repetitions written out; at most " +
-               std::to_string(most) + " are supported");
-}
-
-StatusOr<Pattern> RegexParser::Alternatives(int32_t depth) {
-  if (depth > limits_.max_depth) {
+StatusOr<RegexNode> RegexParser::Alternatives(const Place& place) {
+  if (place.depth > limits_.max_depth) {
     return Fault("more than " + std::to_string(limits_.max_depth) + " brackets inside each other");
   }
-  std::vector<Pattern> alternatives;
+  const size_t start = at_;
+  std::vector<RegexNode> alternatives;
   while (true) {
-    TM_ASSIGN_OR_RETURN(Pattern alternative, Sequence(depth));
+    TM_ASSIGN_OR_RETURN(RegexNode alternative, Sequence(place));
     alternatives.push_back(std::move(alternative));
     if (Peek() != '|') break;
     ++at_;
   }
-  return PatternChoice(alternatives);
+  RegexNode choice = RegexChoice(std::move(alternatives));
+  choice.at = start;
+  return choice;
 }
 
-// One alternative. Only outside of all groups may it begin with ^ and end with $.
-StatusOr<Pattern> RegexParser::Sequence(int32_t depth) {
-  std::vector<Pattern> parts;
-  const bool searches = depth == 0 && reading_.match == RegexReading::Match::kAnywhere;
+// One alternative.
+StatusOr<RegexNode> RegexParser::Sequence(const Place& place) {
+  std::vector<RegexNode> parts;
   bool starts = false;
   bool ends = false;
-  if (depth == 0 && Peek() == '^') {
+  if (place.edges && place.at_start && Peek() == '^') {
     starts = true;
     ++at_;
   }
-  if (searches && !starts) parts.push_back(PatternRepeat(Anything(), 0, kUnbounded));
+  if (place.searched && !starts) parts.push_back(AnyText());
+  bool at_start = place.at_start && parts.empty();
   while (!AtEndOfAlternative()) {
-    if (depth == 0 && Peek() == '$') {
+    if (place.edges && Peek() == '$') {
       ends = true;
       ++at_;
       if (!AtEndOfAlternative()) return Fault("$ in front of more text is not supported");
       break;
     }
-    TM_ASSIGN_OR_RETURN(Pattern element, Element(depth));
+    Place inside = place;
+    inside.at_start = at_start;
+    TM_ASSIGN_OR_RETURN(RegexNode element, Element(inside));
+    const bool looks = element.kind == RegexNode::Kind::kAhead || element.kind == RegexNode::Kind::kNotAhead;
+    at_start = at_start && looks;
+    if (looks && AtQuantifier()) return Fault("nothing to repeat in front of the count");
+    if (looks && AtEndOfAlternative()) {
+      at_ = element.at + 1;
+      return Unsupported("lookahead, (" + std::string(pattern_.substr(at_, 2)) + ",");
+    }
     if (AtQuantifier()) {
+      const size_t start = at_;
       TM_ASSIGN_OR_RETURN(const Count count, Quantifier());
-      TM_RETURN_IF_ERROR(CheckSize(element.size * std::max<int64_t>({1, count.least, count.most})));
-      element = PatternRepeat(element, count.least, count.most);
+      constexpr int64_t kMostLookaheads = 16;
+      if (LooksAhead(element) && (count.most == kUnbounded || count.most > kMostLookaheads)) {
+        return FaultAt(start, "a repetition of a lookahead, more than " + std::to_string(kMostLookaheads) +
+                                  " times, is not supported");
+      }
+      element = RegexRepeat(std::move(element), count.least, count.most);
+      element.at = start;
     }
     parts.push_back(std::move(element));
   }
-  if (searches && !ends) parts.push_back(PatternRepeat(Anything(), 0, kUnbounded));
-  return PatternSequence(parts);
+  // Python's $ may have one more line end behind it. What is denied must be denied in its reading too.
+  if (ends && place.denied) {
+    RegexNode line_end;
+    line_end.kind = RegexNode::Kind::kClass;
+    line_end.maybe = {{'\n', '\n'}};
+    parts.push_back(RegexRepeat(std::move(line_end), 0, 1));
+  }
+  if (place.open && !ends) parts.push_back(AnyText());
+  return RegexSequence(std::move(parts));
 }
 
-StatusOr<Pattern> RegexParser::Element(int32_t depth) {
+StatusOr<RegexNode> RegexParser::Element(const Place& place) {
   const size_t start = at_;
   switch (Peek()) {
     case '(':
-      return Group(depth);
+      return LooksAt("(?=") || LooksAt("(?!") ? Lookahead(place) : Group(place);
     case '[':
       return Class();
     case '.':
       ++at_;
-      return OneOf(AnyButLineEnds(), start);
+      return OneOf({AnyButLineEnds(), CodePoints{{'\n', '\n'}}.Complement()}, start);
     case '^':
     case '$':
       return Unsupported(std::string("an anchor (") + Peek() + ") anywhere but at the edge of the pattern");
@@ -216,26 +242,24 @@ StatusOr<Pattern> RegexParser::Element(int32_t depth) {
       if (at_ + 1 < pattern_.size()) {
         if (const auto set = SetOfEscape(pattern_[at_ + 1])) {
           at_ += 2;
-          return OneOf(set->surely, start);
+          return OneOf(*set, start);
         }
       }
       TM_ASSIGN_OR_RETURN(const uint32_t character, EscapedCharacter());
-      return OneOf({{character, character}}, start);
+      return OneOf({{{character, character}}, {{character, character}}}, start);
     }
     default: {
       if (AtQuantifier()) return Fault("nothing to repeat in front of {");
       const uint32_t character = NextCharacter();
-      return OneOf({{character, character}}, start);
+      return OneOf({{{character, character}}, {{character, character}}}, start);
     }
   }
 }
 
-StatusOr<Pattern> RegexParser::Group(int32_t depth) {
+StatusOr<RegexNode> RegexParser::Group(const Place& place) {
   const size_t start = at_;
   ++at_;
   if (Peek() == '?') {
-    if (LooksAt("?=") || LooksAt("?!"))
-      return Unsupported("lookahead, (" + std::string(pattern_.substr(at_, 2)) + ",");
     if (LooksAt("?<=") || LooksAt("?<!")) {
       return Unsupported("lookbehind, (" + std::string(pattern_.substr(at_, 3)) + ",");
     }
@@ -249,15 +273,33 @@ StatusOr<Pattern> RegexParser::Group(int32_t depth) {
       return Unsupported("a group of the kind (" + Excerpt(pattern_.substr(at_, 3)));
     }
   }
-  TM_ASSIGN_OR_RETURN(Pattern inner, Alternatives(depth + 1));
+  TM_ASSIGN_OR_RETURN(RegexNode inner, Alternatives({.depth = place.depth + 1, .denied = place.denied}));
   if (Peek() != ')') return FaultAt(start, "a ( without its )");
   ++at_;
   return inner;
 }
 
+// (?=...) or (?!...): an expression of its own about all the text that follows.
+StatusOr<RegexNode> RegexParser::Lookahead(const Place& place) {
+  RegexNode look;
+  look.at = at_;
+  const bool denies = LooksAt("(?!");
+  look.kind = denies ? RegexNode::Kind::kNotAhead : RegexNode::Kind::kAhead;
+  at_ += 3;
+  TM_ASSIGN_OR_RETURN(RegexNode inner, Alternatives({.depth = place.depth + 1,
+                                                     .edges = true,
+                                                     .at_start = place.at_start,
+                                                     .open = true,
+                                                     .denied = place.denied != denies}));
+  if (Peek() != ')') return FaultAt(look.at, "a ( without its )");
+  ++at_;
+  look.parts.push_back(std::move(inner));
+  return look;
+}
+
 // ---- classes ------------------------------------------------------------------------------------
 
-StatusOr<Pattern> RegexParser::Class() {
+StatusOr<RegexNode> RegexParser::Class() {
   const size_t start = at_;
   ++at_;
   const bool negated = Peek() == '^';
@@ -272,7 +314,7 @@ StatusOr<Pattern> RegexParser::Class() {
     all.maybe.Add(item.maybe);
   }
   ++at_;
-  return OneOf(negated ? Negated(all).surely : all.surely, start);
+  return OneOf(negated ? Negated(all) : all, start);
 }
 
 // A character, an escaped set, or a range.
@@ -407,7 +449,7 @@ StatusOr<RegexParser::Count> RegexParser::Quantifier() {
   return count;
 }
 
-// {m}, {m,} and {m,n}; anything else in braces is text.
+// {m}, {m,}, {m,n}, and as Python reads them {,n} and {,}; anything else in braces is text.
 std::optional<RegexParser::Count> RegexParser::CountInBraces() {
   if (Peek() != '{') return std::nullopt;
   size_t at = at_ + 1;
@@ -420,11 +462,12 @@ std::optional<RegexParser::Count> RegexParser::CountInBraces() {
     return value;
   };
   const std::optional<int64_t> least = number();
-  if (!least) return std::nullopt;
-  Count count{*least, *least};
+  Count count{least.value_or(0), least.value_or(0)};
   if (at < pattern_.size() && pattern_[at] == ',') {
     ++at;
     count.most = number().value_or(kUnbounded);
+  } else if (!least) {
+    return std::nullopt;
   }
   if (at == pattern_.size() || pattern_[at] != '}') return std::nullopt;
   at_ = at + 1;
@@ -433,15 +476,14 @@ std::optional<RegexParser::Count> RegexParser::CountInBraces() {
 
 // ---- characters ---------------------------------------------------------------------------------
 
-StatusOr<Pattern> RegexParser::OneOf(const CodePoints& characters, size_t at) const {
-  if (characters.empty()) return FaultAt(at, "a class that no character is in");
-  if (reading_.spelling == RegexReading::Spelling::kInJsonString) return JsonCharacterPattern(characters);
-  return PatternClass(characters);
-}
-
-Pattern RegexParser::Anything() const {
-  return reading_.spelling == RegexReading::Spelling::kInJsonString ? JsonCharacterPattern(CodePoints::All())
-                                                                    : PatternClass(CodePoints::All());
+StatusOr<RegexNode> RegexParser::OneOf(const Readings& characters, size_t at) {
+  if (characters.surely.empty()) return FaultAt(at, "a class that no character is in");
+  RegexNode node;
+  node.kind = RegexNode::Kind::kClass;
+  node.surely = characters.surely;
+  node.maybe = characters.maybe;
+  node.at = at;
+  return node;
 }
 
 uint32_t RegexParser::NextCharacter() {
@@ -451,50 +493,20 @@ uint32_t RegexParser::NextCharacter() {
   return character;
 }
 
-// What must be escaped inside a JSON string.
-const CodePoints& Unsafe() {
-  static const CodePoints set = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
-  return set;
-}
-
-struct ShortEscape {
-  uint32_t character;
-  uint32_t letter;
-};
-constexpr ShortEscape kShortEscapes[] = {{'"', '"'},  {'\\', '\\'}, {'\b', 'b'}, {'\f', 'f'},
-                                         {'\n', 'n'}, {'\r', 'r'},  {'\t', 't'}};
-
 }  // namespace
+
+StatusOr<RegexNode> ParseRegex(std::string_view pattern, RegexReading::Match match,
+                               const ConstraintLimits& limits) {
+  return RegexParser(pattern, match, limits).Parse();
+}
 
 StatusOr<Pattern> RegexToPattern(std::string_view pattern, const RegexReading& reading,
                                  const ConstraintLimits& limits) {
-  return RegexParser(pattern, reading, limits).Parse();
-}
-
-Pattern JsonCharacterPattern(const CodePoints& characters) {
-  constexpr int64_t kFewCharacters = 32;
-  std::vector<Pattern> alternatives;
-  const CodePoints plain = characters.Without(Unsafe());
-  if (!plain.empty()) alternatives.push_back(PatternClass(plain));
-  CodePoints letters;
-  CodePoints rest = characters.Within(Unsafe());
-  for (const ShortEscape& escape : kShortEscapes) {
-    if (!characters.Contains(escape.character)) continue;
-    letters.Add({{escape.letter, escape.letter}});
-    rest = rest.Without({{escape.character, escape.character}});
+  TM_ASSIGN_OR_RETURN(RegexNode tree, ParseRegex(pattern, reading.match, limits));
+  if (LooksAhead(tree)) {
+    TM_ASSIGN_OR_RETURN(tree, MeetingOf({std::move(tree)}));
   }
-  if (!letters.empty())
-    alternatives.push_back(PatternSequence({PatternLiteral("\\"), PatternClass(letters)}));
-  if (characters.count() <= kFewCharacters) {
-    for (const CodePointRange& range : rest.ranges()) {
-      for (uint32_t c = range.first; c <= range.last; ++c) {
-        char text[8];
-        std::snprintf(text, sizeof text, "\\u%04x", c);
-        alternatives.push_back(PatternLiteral(text));
-      }
-    }
-  }
-  return PatternChoice(alternatives);
+  return ToPattern(tree, reading.spelling, limits);
 }
 
 }  // namespace tramontane

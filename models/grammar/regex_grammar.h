@@ -8,29 +8,19 @@
 #include <string_view>
 
 #include "kernels/core/status.h"
-#include "models/grammar/code_points.h"
 #include "models/grammar/constraint.h"
 #include "models/grammar/pattern.h"
+#include "models/grammar/regex_tree.h"
 
 namespace tramontane {
 
-struct RegexReading {
-  enum class Match {
-    kWhole,
-    kAnywhere
-  };  // anywhere: unless ^ or $ says otherwise, more text may stand around
-  enum class Spelling { kPlain, kInJsonString };  // in a JSON string: quotes and the like come escaped
-  Match match = Match::kWhole;
-  Spelling spelling = Spelling::kPlain;
-};
-
-// INVALID_ARGUMENT: "at byte 7: lookahead, (?=, is not supported".
+// INVALID_ARGUMENT: "at byte 7: a word boundary, \\b, is not supported".
 // REQUIRES: UTF-8.
+StatusOr<RegexNode> ParseRegex(std::string_view pattern, RegexReading::Match match,
+                               const ConstraintLimits& limits);
+
+// The same as a pattern: without its lookaheads, which are worked into the rest.
 StatusOr<Pattern> RegexToPattern(std::string_view pattern, const RegexReading& reading,
                                  const ConstraintLimits& limits);
-
-// One of these characters inside a JSON string. Those that must be escaped come in their shortest escape; of
-// the control characters without one, only sets of at most 32 characters have them. REQUIRES: not empty.
-Pattern JsonCharacterPattern(const CodePoints& characters);
 
 }  // namespace tramontane

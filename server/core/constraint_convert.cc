@@ -52,13 +52,16 @@ RpcError ConstraintFault(const ConstraintSource& source, const std::string& path
   if (status.code() != StatusCode::kInvalidArgument) return ToRpcError(status);
   std::string_view place = status.field();  // in the schema
   const std::string* field = &path;
+  std::string sentence = status.sentence();
   for (const ConstraintSource::Part& part : source.parts) {
     if (!LiesInField(place, part.schema_path)) continue;
     place.remove_prefix(part.schema_path.size());
     field = &part.path;
+    const size_t moved = part.moved_to.empty() ? std::string::npos : sentence.find(part.moved_to);
+    if (moved != std::string::npos) sentence.replace(moved, part.moved_to.size(), "#");
     break;
   }
-  return FieldError(*field, FieldText(Excerpt(place), status.form(), status.sentence()));
+  return FieldError(*field, FieldText(Excerpt(place), status.form(), sentence));
 }
 
 RpcError ConvertConstraint(const ServedModel& model, const ConstraintSource& source,

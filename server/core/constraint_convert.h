@@ -19,8 +19,9 @@ struct ConstraintSource {
   std::string path;  // of the whole: "constraint"
   // A schema that was put together: what lies at a path in it, and which field of the request it came from.
   struct Part {
-    std::string schema_path;  // ".items.properties.arguments.$ref"
-    std::string path;         // "chat.tools[1].parameters"
+    std::string schema_path;    // ".items.properties.arguments.$ref"
+    std::string path;           // "chat.tools[1].parameters"
+    std::string moved_to = {};  // where its references lead now instead of to "#"; "": they were not moved
   };
   std::vector<Part> parts = {};
 };

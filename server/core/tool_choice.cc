@@ -1,9 +1,11 @@
 #include "server/core/tool_choice.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,34 +23,83 @@ bool HasTool(const v1::Chat& chat, const std::string& name) {
                      [&name](const v1::Tool& tool) { return tool.name() == name; });
 }
 
-// The schema of a tool's arguments moves from a document of its own to `place` in ours, and its references
-// with it.
-void MoveReferences(const std::string& place, Json* schema) {
-  if (schema->is_array()) {
-    for (Json& element : *schema) MoveReferences(place, &element);
-    return;
+// The schema of a tool's arguments moves from a document of its own to another place, and its references with
+// it.
+class ReferenceMover {
+ public:
+  ReferenceMover(std::string id, std::string place) : id_(std::move(id)), place_(std::move(place)) {
+    if (id_.ends_with('#')) id_.pop_back();
   }
-  if (!schema->is_object()) return;
-  for (auto& [key, value] : schema->items()) {
-    const bool is_data = key == "const" || key == "enum" || key == "default" || key == "examples";
-    if (is_data) continue;
-    if (key == "$ref" && value.is_string()) {
-      const std::string target = value.get<std::string>();
-      if (target.starts_with('#')) value = place + target.substr(1);
-    } else {
-      MoveReferences(place, &value);
+
+  void Move(Json* schema) const {
+    if (schema->is_array()) {
+      for (Json& element : *schema) Move(&element);
+      return;
+    }
+    if (!schema->is_object()) return;
+    for (auto& [key, value] : schema->items()) {
+      if (key == "$ref" && value.is_string()) {
+        value = Moved(value.get<std::string>());
+      } else if (IsOneOf(key,
+                         {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})) {
+        if (!value.is_object()) continue;
+        for (auto& [name, named] : value.items()) Move(&named);                         // whatever the name
+      } else if (!IsOneOf(key, {"const", "enum", "default", "example", "examples"})) {  // those are data
+        Move(&value);
+      }
     }
   }
+
+ private:
+  static bool IsOneOf(std::string_view key, std::initializer_list<std::string_view> keys) {
+    return std::find(keys.begin(), keys.end(), key) != keys.end();
+  }
+
+  // "#", "#/..." and the same behind the schema's own id. Others lead nowhere, here or there.
+  std::string Moved(const std::string& target) const {
+    std::string_view fragment = target;
+    if (!id_.empty() && fragment.starts_with(id_)) fragment.remove_prefix(id_.size());
+    if (fragment.empty() && !target.empty()) return place_;
+    if (fragment != "#" && !fragment.starts_with("#/")) return target;
+    return place_ + std::string(fragment.substr(1));
+  }
+
+  std::string id_;     // the schema's $id, or ""
+  std::string place_;  // "#/$defs/arguments_of_f"
+};
+
+// A key as a step of a JSON pointer in a URI.
+std::string PointerStep(std::string_view key) {
+  std::string step;
+  for (const char c : key) {
+    if (c == '~') {
+      step += "~0";
+    } else if (c == '/') {
+      step += "~1";
+    } else if (c == '%') {
+      step += "%25";
+    } else {
+      step += c;
+    }
+  }
+  return step;
 }
+
+// Where the schema of its arguments lies in ours: the key among the definitions, and what refers to it.
+std::string KeyOf(const v1::Tool& tool) { return "arguments_of_" + tool.name(); }
+std::string PlaceOf(const v1::Tool& tool) { return "#/$defs/" + PointerStep(KeyOf(tool)); }
 
 // {"name": the tool's, "arguments": as its schema says}; the schema itself goes to `definitions`.
 Json CallSchema(const v1::Tool& tool, Json* definitions) {
-  const std::string key = "arguments_of_" + tool.name();
-  const std::string place = "#/$defs/" + key;
+  const std::string key = KeyOf(tool);
+  const std::string place = PlaceOf(tool);
   Json arguments = Json::parse(tool.parameters_json(), nullptr, /*allow_exceptions=*/false);
   if (TakesNoArguments(arguments)) arguments = NoArguments();
   if (!arguments.contains("type")) arguments["type"] = "object";
-  MoveReferences(place, &arguments);
+  const auto id = arguments.find("$id");
+  const bool has_id = id != arguments.end() && id->is_string();
+  ReferenceMover(has_id ? id->get<std::string>() : "", place).Move(&arguments);
+  if (has_id) arguments.erase("$id");  // it names the whole document, which this is no more
   (*definitions)[key] = std::move(arguments);
   Json schema;
   schema["type"] = "object";
@@ -109,8 +160,9 @@ RpcError ToolCallConstraint(const v1::Chat& chat, const Tokenizer& tokenizer, v1
   source->path = kToolChoicePath;
   for (size_t i = 0; i < tools.size(); ++i) {
     const std::string call = tools.size() == 1 ? ".items" : FieldElement(".items.anyOf", i);
-    source->parts.push_back(
-        {call + ".properties.arguments.$ref", FieldElement("chat.tools", tools[i]) + ".parameters"});
+    source->parts.push_back({call + ".properties.arguments.$ref",
+                             FieldElement("chat.tools", tools[i]) + ".parameters",
+                             PlaceOf(chat.tools(static_cast<int>(tools[i])))});
   }
   constraint->set_json_schema(schema.dump());
   constraint->add_forced_prefix_ids(*tool_calls);

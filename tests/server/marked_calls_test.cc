@@ -98,6 +98,19 @@ TEST_P(MarkedCalls, RequiredIsOneCallOrSeveralOfAnyTool) {
   EXPECT_FALSE(Takes(chat, R"([TOOL_CALLS]ping[ARGS][])")) << "no object, though its schema says no type";
 }
 
+// An object, and what the schema says besides.
+TEST_P(MarkedCalls, ASchemaMayBeginWithAReferenceOrAlternatives) {
+  v1::Chat chat = TwoTools(v1::TOOL_CHOICE_MODE_REQUIRED);
+  chat.mutable_tools(0)->set_parameters_json(
+      R"({"$id": "https://a.b/c", "$ref": "#/$defs/P", "$defs": {"P": {"properties": {"city": {"const": "Oslo"}}, "required": ["city"]}}})");
+  chat.mutable_tools(1)->set_parameters_json(
+      R"({"anyOf": [{"properties": {"n": {"type": "integer"}}, "required": ["n"]}, {"type": "string"}]})");
+  EXPECT_TRUE(Takes(chat, kWeather));
+  EXPECT_TRUE(Takes(chat, R"([TOOL_CALLS]ping[ARGS]{"n": 1})"));
+  EXPECT_FALSE(Takes(chat, "[TOOL_CALLS]weather[ARGS]{}"));
+  EXPECT_FALSE(Takes(chat, R"([TOOL_CALLS]ping[ARGS]"n")"));
+}
+
 TEST_P(MarkedCalls, WithoutParallelCallsItIsOne) {
   v1::Chat chat = TwoTools(v1::TOOL_CHOICE_MODE_REQUIRED);
   chat.set_parallel_tool_calls(false);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "models/grammar/json_schema_grammar.h"
 #include "tests/support/piece_tokenizer.h"
@@ -91,6 +92,50 @@ TEST(ToolChoice, ReferencesMoveWithTheirSchema) {
   EXPECT_EQ(arguments["properties"]["$ref"]["const"]["$ref"], "#") << "data, not a reference";
 }
 
+// A name is no keyword: what it names is a schema, and its references move.
+TEST(ToolChoice, ReferencesMoveWhateverThePropertyIsCalled) {
+  v1::Chat chat = ChatWith(v1::TOOL_CHOICE_MODE_NAMED, "get_weather");
+  for (const char* name : {"default", "const", "enum", "examples", "properties", "$defs", "items"}) {
+    json schema = {{"type", "object"}, {"required", {"outer"}}};
+    schema["$defs"][name] = {{"items", {{"$ref", "#/$defs/City"}}}};
+    schema["$defs"]["City"] = {{"type", "string"}};
+    schema["properties"][name] = {{"$ref", "#/$defs/City"}, {"default", {{"$ref", "#/data"}}}};
+    schema["properties"]["outer"]["properties"][name] = {{"$ref", std::string("#/$defs/") + name}};
+    chat.mutable_tools(0)->set_parameters_json(schema.dump());
+    const json moved = SchemaOf(chat);
+    const json arguments = moved["$defs"]["arguments_of_get_weather"];
+    EXPECT_EQ(arguments["properties"][name]["$ref"], "#/$defs/arguments_of_get_weather/$defs/City") << name;
+    EXPECT_EQ(arguments["properties"][name]["default"]["$ref"], "#/data") << "data, not a reference";
+    EXPECT_EQ(arguments["$defs"][name]["items"]["$ref"], "#/$defs/arguments_of_get_weather/$defs/City")
+        << name;
+    const Status status = JsonSchemaGrammar(moved.dump(), {}).status();
+    EXPECT_TRUE(status.ok()) << name << ": " << status;
+  }
+}
+
+TEST(ToolChoice, WhatASchemaMayBeginWithAToolsParametersMayToo) {
+  for (
+      const char* parameters :
+      {R"({"$ref": "#/$defs/P", "$defs": {"P": {"type": "object", "properties": {"a": {"$ref": "#/$defs/Q"}}}, "Q": {"const": 1}}})",
+       R"({"anyOf": [{"type": "object", "required": ["a"]}, {"type": "string"}, {"properties": {"b": {}}}]})",
+       R"({"oneOf": [{"type": "object"}, {"type": "null"}]})",
+       R"({"allOf": [{"properties": {"a": {"type": "null"}}}, {"required": ["a"]}]})",
+       R"({"$id": "https://a.b/c", "$schema": "x", "properties": {"a": {"$ref": "https://a.b/c#/$defs/a"}, "b": {"$ref": "#"}}, "$defs": {"a": {}}})",
+       R"({"properties": {"a": {"$ref": "#/definitions/Box%3Cstring%3E"}}, "definitions": {"Box<string>": {}}})"}) {
+    v1::Chat chat = ChatWith(v1::TOOL_CHOICE_MODE_REQUIRED);
+    chat.mutable_tools(0)->set_parameters_json(parameters);
+    chat.mutable_tools(1)->set_parameters_json(parameters);
+    const Status status = JsonSchemaGrammar(SchemaOf(chat).dump(), {}).status();
+    EXPECT_TRUE(status.ok()) << parameters << ": " << status;
+  }
+}
+
+TEST(ToolChoice, AToolsNameMayHoldWhatAPointerReadsOtherwise) {
+  v1::Chat chat = ChatWith(v1::TOOL_CHOICE_MODE_REQUIRED);
+  chat.mutable_tools(0)->set_name("a/b~1%41");
+  EXPECT_TRUE(JsonSchemaGrammar(SchemaOf(chat).dump(), {}).ok());
+}
+
 TEST(ToolChoice, AVocabularyWithoutToolCallsCannot) {
   const PieceTokenizer tokenizer({"<s>"});
   v1::Constraint constraint;
@@ -128,6 +173,21 @@ TEST(ToolChoice, AFaultOfASchemaIsThatOfItsTool) {
   chat.mutable_tool_choice()->set_mode(v1::TOOL_CHOICE_MODE_NAMED);
   chat.mutable_tool_choice()->set_name("ping");
   expect_fault_of_second(chat);
+}
+
+// The reference as the caller wrote it, and no keyword that he did not write.
+TEST(ToolChoice, AFaultIsSaidInTheWordsOfTheTool) {
+  const auto sentence = [](const char* parameters) {
+    v1::Chat chat = ChatWith(v1::TOOL_CHOICE_MODE_NAMED, "ping");
+    chat.mutable_tools(1)->set_parameters_json(parameters);
+    const RpcError error = SchemaFault(chat);
+    EXPECT_EQ(error.field, "chat.tools[1].parameters");
+    return error.sentence;
+  };
+  EXPECT_EQ(sentence(R"({"properties": {"a": {"$ref": "#/$defs/b"}}})"),
+            ".properties.a.$ref: leads nowhere inside this schema: #/$defs/b");
+  EXPECT_EQ(sentence(R"({"$ref": "#there"})"), ".$ref: leads nowhere inside this schema: #there");
+  EXPECT_EQ(sentence(R"({"anyOf": [{"type": "string"}]})"), "allows no value at all");
 }
 
 TEST(ToolChoice, AFaultOfNoToolIsThatOfTheChoice) {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace tramontane {
@@ -54,14 +56,16 @@ std::string RandomAlternatives(std::mt19937& random, int depth, bool* may_be_emp
       if (!element_may_be_empty && Chance(random, 45)) {
         const int least = Below(random, 4);
         const std::string count = std::to_string(least);
-        const int kind = Below(random, 7);
+        const int kind = Below(random, 8);
         if (kind == 0) pattern += '*';
         if (kind == 1) pattern += '+';
         if (kind == 2) pattern += '?';
         if (kind == 3) pattern += '{' + std::to_string(least + 1) + '}';
         if (kind == 4) pattern += '{' + count + ",}";
-        if (kind >= 5) pattern += '{' + count + ',' + std::to_string(least + 1 + Below(random, 5)) + '}';
-        element_may_be_empty = kind == 0 || kind == 2 || (kind >= 4 && least == 0);
+        if (kind == 7) pattern += "{," + std::to_string(least + 1) + '}';
+        if (kind == 5 || kind == 6)
+          pattern += '{' + count + ',' + std::to_string(least + 1 + Below(random, 5)) + '}';
+        element_may_be_empty = kind == 0 || kind == 2 || kind == 7 || (kind >= 4 && least == 0);
         if (Chance(random, 10)) pattern += '?';
       }
       alternative_may_be_empty = alternative_may_be_empty && element_may_be_empty;
@@ -86,6 +90,20 @@ std::wstring Wide(const std::string& utf8) {
   return wide;
 }
 
+// The standard library reads {,n} as no repetition; it is {0,n}.
+std::wregex Compiled(const std::string& pattern) {
+  std::string spelled;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    spelled += pattern[i];
+    if (pattern[i] == '\\') {
+      spelled += pattern.at(++i);
+    } else if (pattern[i] == '{' && pattern.at(i + 1) == ',') {
+      spelled += '0';
+    }
+  }
+  return std::wregex(Wide(spelled));
+}
+
 // ---- schemas ------------------------------------------------------------------------------------
 
 OrderedJson RandomValue(std::mt19937& random, int depth) {
@@ -108,6 +126,29 @@ OrderedJson RandomValue(std::mt19937& random, int depth) {
   }
 }
 
+std::string RandomFormat(std::mt19937& random) {
+  return OneOf<std::string>(random, {"date",
+                                     "time",
+                                     "date-time",
+                                     "uuid",
+                                     "uuid4",
+                                     "ipv4",
+                                     "ipv6",
+                                     "email",
+                                     "hostname",
+                                     "uri",
+                                     "duration",
+                                     "idn-email",
+                                     "idn-hostname",
+                                     "iri",
+                                     "iri-reference",
+                                     "uri-reference",
+                                     "uri-template",
+                                     "json-pointer",
+                                     "relative-json-pointer",
+                                     "regex"});
+}
+
 class SchemaMaker {
  public:
   explicit SchemaMaker(std::mt19937& random) : random_(random) {}
@@ -127,7 +168,7 @@ class SchemaMaker {
 
  private:
   OrderedJson Schema(int depth) {
-    switch (Below(random_, depth > 0 ? 12 : 7)) {
+    switch (Below(random_, depth > 0 ? 14 : 7)) {
       case 0:
         return {{"type", OneOf<std::string>(random_, {"null", "boolean", "integer", "number", "string"})}};
       case 1:
@@ -139,7 +180,9 @@ class SchemaMaker {
         return Enumeration();
       case 5: {
         uses_definitions_ = true;
-        return {{"$ref", OneOf<std::string>(random_, {"#/$defs/leaf", "#/$defs/node"})}};
+        OrderedJson schema = {{"$ref", OneOf<std::string>(random_, {"#/$defs/leaf", "#/%24defs/node"})}};
+        if (Chance(random_, 40)) schema["minimum"] = -5;
+        return schema;
       }
       case 6:
         return {{"type", {"string", "integer"}}, {"maxLength", 3}, {"minimum", -20}};
@@ -149,6 +192,16 @@ class SchemaMaker {
         return {{"oneOf", {Number(), String(), {{"type", "null"}}}}};
       case 9:
         return Array(depth);
+      case 10:
+        return {{"type", "object"},
+                {"properties", {{"a", Schema(depth - 1)}, {"b", Schema(depth - 1)}}},
+                {"anyOf", {{{"required", {"a"}}}, {{"required", {"b"}}, {"minProperties", 1}}}}};
+      case 11:
+        return {{"allOf",
+                 {Object(depth),
+                  {{"type", {"object", "null"}},
+                   {"properties", {{"zz", Schema(depth - 1)}}},
+                   {"required", {"zz"}}}}}};
       default:
         return Object(depth);
     }
@@ -156,7 +209,7 @@ class SchemaMaker {
 
   OrderedJson String() {
     OrderedJson schema = {{"type", "string"}};
-    const int kind = Below(random_, 4);
+    const int kind = Below(random_, 7);
     if (kind == 0) {
       schema["minLength"] = Below(random_, 4);
       schema["maxLength"] = schema["minLength"].get<int>() + Below(random_, 9);
@@ -166,8 +219,33 @@ class SchemaMaker {
       if (pattern.find('|') == std::string::npos && Chance(random_, 70)) pattern = "^" + pattern + "$";
       schema["pattern"] = pattern;
     } else if (kind == 2) {
-      schema["format"] = OneOf<std::string>(random_, {"date", "time", "date-time", "uuid", "ipv4", "ipv6",
-                                                      "email", "hostname", "uri", "duration"});
+      schema["format"] = RandomFormat(random_);
+    } else if (kind == 3) {  // z is a way out: else it could be that no text is so
+      bool may_be_empty = false;
+      schema["pattern"] = "^(?:" + RandomAlternatives(random_, 1, &may_be_empty) + "|z*)$";
+      schema["minLength"] = Below(random_, 6);
+      schema["maxLength"] = schema["minLength"].get<int>() + Below(random_, 12);
+    } else if (kind == 4) {
+      bool may_be_empty = false;
+      const auto look = OneOf<std::string>(random_, {"(?!a)", "(?!-|\\d)", "(?!.*--)", "(?=.{0,3}$)",
+                                                     "(?!.*[^z]$)", "(?=.*z|.?)", "(?!(?:ab|[@7])+$)"});
+      schema["pattern"] = "^" + look + "(?:" + RandomAlternatives(random_, 1, &may_be_empty) + "|z{1,3})$";
+    } else if (kind == 5) {
+      const auto [format, pattern] =
+          OneOf<std::pair<std::string, std::string>>(random_, {{"date", "^20"},
+                                                               {"date-time", "Z$"},
+                                                               {"uri", "^https://"},
+                                                               {"email", "^[a-m.]+@"},
+                                                               {"ipv4", "^1"},
+                                                               {"uuid", "^[0-9a-f-]+$"},
+                                                               {"hostname", "^[a-z]+\\."},
+                                                               {"ulid", "^[0-9A-Z]{5}$"}});
+      schema["format"] = format;
+      schema["pattern"] = pattern;
+    } else if (kind == 6) {
+      schema["format"] = RandomFormat(random_);
+      schema["minLength"] = Below(random_, 2);
+      schema["maxLength"] = 36 + Below(random_, 30);
     }
     return schema;
   }
@@ -194,6 +272,8 @@ class SchemaMaker {
 
   OrderedJson Enumeration() {
     if (Chance(random_, 30)) return {{"const", RandomValue(random_, 2)}};
+    if (Chance(random_, 20))
+      return {{"enum", {"a", "bcd", 1, 2.0, 70, "z"}}, {"minLength", 2}, {"minimum", 2}};
     OrderedJson values = OrderedJson::array();
     for (int n = 1 + Below(random_, 5); n > 0; --n) values.push_back(RandomValue(random_, 1));
     return {{"enum", values}};
@@ -250,7 +330,13 @@ class Judge {
   std::string Fault(const Json& schema, const Json& value) const {
     if (schema.is_boolean()) return schema.get<bool>() ? "" : "false";
     if (schema.contains("$ref")) {
-      return Fault(root_.at(Json::json_pointer(schema["$ref"].get<std::string>().substr(1))), value);
+      std::string pointer = schema["$ref"].get<std::string>().substr(1);
+      if (pointer.starts_with("/%24")) pointer.replace(1, 3, "$");
+      if (const std::string fault = Fault(root_.at(Json::json_pointer(pointer)), value); !fault.empty())
+        return fault;
+    }
+    for (const Json& all : schema.value("allOf", Json::array())) {
+      if (const std::string fault = Fault(all, value); !fault.empty()) return fault;
     }
     if (schema.contains("const") && value != schema["const"]) return "is not the constant";
     if (schema.contains("enum") &&
@@ -293,8 +379,9 @@ class Judge {
     if (length < schema.value("minLength", int64_t{0})) return "is too short: " + text;
     if (length > schema.value("maxLength", INT64_MAX)) return "is too long: " + text;
     if (!schema.contains("pattern")) return "";
-    const std::wregex pattern(Wide(schema["pattern"].get<std::string>()));
-    return std::regex_search(Wide(text), pattern) ? "" : schema["pattern"].dump() + " is not in " + text;
+    return std::regex_search(Wide(text), Compiled(schema["pattern"].get<std::string>()))
+               ? ""
+               : schema["pattern"].dump() + " is not in " + text;
   }
 
   static std::string NumberFault(const Json& schema, double value) {
@@ -344,6 +431,10 @@ class Judge {
 
 std::string RandomSchema(std::mt19937& random) { return SchemaMaker(random).Make().dump(); }
 
+std::string RandomFormatSchema(std::mt19937& random) {
+  return Json{{"type", "string"}, {"format", RandomFormat(random)}}.dump();
+}
+
 std::string RandomRegex(std::mt19937& random) {
   bool may_be_empty = false;
   return RandomAlternatives(random, 2, &may_be_empty);
@@ -357,7 +448,7 @@ std::string SchemaFault(const std::string& schema, const std::string& text) {
 }
 
 std::string RegexFault(const std::string& pattern, const std::string& text) {
-  return std::regex_match(Wide(text), std::wregex(Wide(pattern))) ? "" : "is not matched";
+  return std::regex_match(Wide(text), Compiled(pattern)) ? "" : "is not matched";
 }
 
 }  // namespace tramontane

@@ -10,6 +10,7 @@ namespace tramontane {
 
 std::string RandomSchema(std::mt19937& random);  // as JSON text
 std::string RandomRegex(std::mt19937& random);
+std::string RandomFormatSchema(std::mt19937& random);  // of a string with a format, and nothing else
 
 // "" when `text` is JSON that is valid under the schema, else what is wrong. REQUIRES: a schema as above.
 std::string SchemaFault(const std::string& schema, const std::string& text);
