@@ -10,23 +10,22 @@
 namespace tramontane {
 namespace {
 
-using Kind = RegexNode::Kind;
-using Edge = RegexAutomaton::Edge;
+using RegexEdge = RegexAutomaton::Edge;
 using MaybeAutomaton = std::optional<RegexAutomaton>;
 
 // Edges of any number at once, in pieces where all of them lead somewhere together: for each piece,
 // `take(first, last, targets)`, the targets in order and each once.
 template <typename Take>
-void ForEachPiece(const std::vector<Edge>& edges, const Take& take) {
+void ForEachPiece(const std::vector<RegexEdge>& edges, const Take& take) {
   std::vector<uint32_t> starts;
-  for (const Edge& edge : edges) {
+  for (const RegexEdge& edge : edges) {
     starts.push_back(edge.first);
     starts.push_back(edge.last + 1);
   }
   std::sort(starts.begin(), starts.end());
   starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
   std::vector<std::vector<int32_t>> targets(starts.size());
-  for (const Edge& edge : edges) {
+  for (const RegexEdge& edge : edges) {
     const auto from = std::lower_bound(starts.begin(), starts.end(), edge.first) - starts.begin();
     for (auto i = static_cast<size_t>(from); i < starts.size() && starts[i] <= edge.last; ++i) {
       targets[i].push_back(edge.to);
@@ -40,7 +39,7 @@ void ForEachPiece(const std::vector<Edge>& edges, const Take& take) {
   }
 }
 
-void AddEdge(std::vector<Edge>* edges, const Edge& edge) {
+void AddEdge(std::vector<RegexEdge>* edges, const RegexEdge& edge) {
   if (!edges->empty() && edges->back().to == edge.to && edges->back().last + 1 == edge.first) {
     edges->back().last = edge.last;
   } else {
@@ -57,7 +56,7 @@ std::vector<int32_t> DistancesToEnd(const RegexAutomaton& automaton) {
   std::vector<int32_t> distances(count, -1);
   std::vector<int32_t> queue;
   for (size_t s = 0; s < count; ++s) {
-    for (const Edge& edge : automaton.states[s].edges) {
+    for (const RegexEdge& edge : automaton.states[s].edges) {
       from[static_cast<size_t>(edge.to)].push_back(static_cast<int32_t>(s));
     }
     if (!automaton.states[s].accepts) continue;
@@ -83,8 +82,8 @@ RegexAutomaton Smallest(const RegexAutomaton& automaton) {
   std::vector<int32_t> of = DistancesToEnd(automaton);
   if (of[0] < 0) return {{RegexAutomaton::State{}}};
   const auto edges_of = [&](size_t s) {
-    std::vector<Edge> edges;
-    for (const Edge& edge : automaton.states[s].edges) {
+    std::vector<RegexEdge> edges;
+    for (const RegexEdge& edge : automaton.states[s].edges) {
       if (of[static_cast<size_t>(edge.to)] < 0) continue;
       AddEdge(&edges, {edge.first, edge.last, of[static_cast<size_t>(edge.to)]});
     }
@@ -98,7 +97,7 @@ RegexAutomaton Smallest(const RegexAutomaton& automaton) {
     for (size_t s = 0; s < count; ++s) {
       if (of[s] < 0) continue;
       std::vector<int64_t> signature = {apart ? static_cast<int64_t>(s) : of[s]};
-      for (const Edge& edge : edges_of(s)) {
+      for (const RegexEdge& edge : edges_of(s)) {
         if (!apart) signature.insert(signature.end(), {edge.first, edge.last, edge.to});
       }
       steps += static_cast<int64_t>(signature.size());
@@ -120,9 +119,9 @@ RegexAutomaton Smallest(const RegexAutomaton& automaton) {
 // ---- from expressions ---------------------------------------------------------------------------
 
 // An automaton with empty steps, built from its end to its start.
-class Builder {
+class NfaBuilder {
  public:
-  explicit Builder(RegexReaders readers) : readers_(readers) {}
+  explicit NfaBuilder(RegexReaders readers) : readers_(readers) {}
 
   // The states of `automaton` as they are; its start.
   int32_t Embed(const RegexAutomaton& automaton) {
@@ -130,7 +129,7 @@ class Builder {
     for (const RegexAutomaton::State& state : automaton.states) {
       Node& node = nodes_.emplace_back();
       node.accepts = state.accepts;
-      for (const Edge& edge : state.edges) node.edges.push_back({edge.first, edge.last, base + edge.to});
+      for (const RegexEdge& edge : state.edges) node.edges.push_back({edge.first, edge.last, base + edge.to});
     }
     return base;
   }
@@ -139,7 +138,7 @@ class Builder {
   int32_t Build(const RegexNode& node, int32_t next) {
     if (nodes_.size() > kMostNodes) return next;
     switch (node.kind) {
-      case Kind::kClass: {
+      case RegexNode::Kind::kClass: {
         const int32_t at = Add({});
         const CodePoints& set = readers_ == RegexReaders::kAll ? node.surely : node.maybe;
         for (const CodePointRange& range : set.ranges()) {
@@ -147,10 +146,10 @@ class Builder {
         }
         return at;
       }
-      case Kind::kSequence:
+      case RegexNode::Kind::kSequence:
         for (size_t i = node.parts.size(); i-- > 0;) next = Build(node.parts[i], next);
         return next;
-      case Kind::kChoice: {
+      case RegexNode::Kind::kChoice: {
         std::vector<int32_t> starts;
         starts.reserve(node.parts.size());
         for (const RegexNode& part : node.parts) starts.push_back(Build(part, next));
@@ -178,7 +177,7 @@ class Builder {
     for (size_t s = 0; s < sets.size(); ++s) {
       if (sets.size() > RegexAutomaton::kMostStates) return std::nullopt;
       RegexAutomaton::State state;
-      std::vector<Edge> edges;
+      std::vector<RegexEdge> edges;
       for (const int32_t n : sets[s]) {
         const Node& node = nodes_[static_cast<size_t>(n)];
         state.accepts = state.accepts || node.accepts;
@@ -199,7 +198,7 @@ class Builder {
   static constexpr size_t kMostNodes = 20'000;
 
   struct Node {
-    std::vector<Edge> edges;
+    std::vector<RegexEdge> edges;
     std::vector<int32_t> empty_steps;
     bool accepts = false;
   };
@@ -257,7 +256,7 @@ RegexAutomaton OfAll(bool empty_text_only) {
 }
 
 MaybeAutomaton AnyOf(const std::vector<MaybeAutomaton>& alternatives) {
-  Builder builder(RegexReaders::kAll);
+  NfaBuilder builder(RegexReaders::kAll);
   std::vector<int32_t> starts;
   for (const MaybeAutomaton& alternative : alternatives) {
     if (!alternative) return std::nullopt;
@@ -269,22 +268,22 @@ MaybeAutomaton AnyOf(const std::vector<MaybeAutomaton>& alternatives) {
 // Texts of `node` with one of `rest` behind each.
 MaybeAutomaton InFront(const RegexNode& node, const RegexAutomaton& rest, RegexReaders readers) {
   if (!LooksAhead(node)) {
-    Builder builder(readers);
+    NfaBuilder builder(readers);
     const int32_t end = builder.Embed(rest);
     return builder.Determinize(builder.Build(node, end));
   }
   switch (node.kind) {
-    case Kind::kSequence: {
+    case RegexNode::Kind::kSequence: {
       MaybeAutomaton all = rest;
       for (size_t i = node.parts.size(); i-- > 0 && all;) all = InFront(node.parts[i], *all, readers);
       return all;
     }
-    case Kind::kChoice: {
+    case RegexNode::Kind::kChoice: {
       std::vector<MaybeAutomaton> alternatives;
       for (const RegexNode& part : node.parts) alternatives.push_back(InFront(part, rest, readers));
       return AnyOf(alternatives);
     }
-    case Kind::kRepeat: {
+    case RegexNode::Kind::kRepeat: {
       TM_CHECK(node.most != kUnbounded, "a repetition without end of a lookahead");
       MaybeAutomaton all = rest;
       for (int64_t n = 0; n < node.most && all; ++n) {
@@ -293,16 +292,16 @@ MaybeAutomaton InFront(const RegexNode& node, const RegexAutomaton& rest, RegexR
       }
       return all;
     }
-    case Kind::kAhead: {
+    case RegexNode::Kind::kAhead: {
       const MaybeAutomaton ahead = InFront(node.parts[0], OfAll(/*empty_text_only=*/true), readers);
       return ahead ? Meeting(rest, *ahead) : ahead;
     }
-    case Kind::kNotAhead: {
+    case RegexNode::Kind::kNotAhead: {
       const auto others = readers == RegexReaders::kAll ? RegexReaders::kAny : RegexReaders::kAll;
       const MaybeAutomaton ahead = InFront(node.parts[0], OfAll(/*empty_text_only=*/true), others);
       return ahead ? Difference(rest, *ahead) : ahead;
     }
-    case Kind::kClass:
+    case RegexNode::Kind::kClass:
       break;
   }
   TM_CHECK(false, "a class that looks ahead");
@@ -311,7 +310,7 @@ MaybeAutomaton InFront(const RegexNode& node, const RegexAutomaton& rest, RegexR
 // ---- two at once --------------------------------------------------------------------------------
 
 // Texts of `a` that `b` has too, or has not.
-MaybeAutomaton Product(const RegexAutomaton& a, const RegexAutomaton& b, bool in_both) {
+MaybeAutomaton ProductOf(const RegexAutomaton& a, const RegexAutomaton& b, bool in_both) {
   constexpr int32_t kNowhere = -1;
   RegexAutomaton result;
   std::map<std::pair<int32_t, int32_t>, int32_t> known;
@@ -331,7 +330,7 @@ MaybeAutomaton Product(const RegexAutomaton& a, const RegexAutomaton& b, bool in
     RegexAutomaton::State state;
     state.accepts = here.accepts && there.accepts == in_both;
     auto other = there.edges.begin();
-    for (const Edge& edge : here.edges) {
+    for (const RegexEdge& edge : here.edges) {
       uint32_t next = edge.first;
       while (next <= edge.last) {
         while (other != there.edges.end() && other->last < next) ++other;
@@ -369,7 +368,7 @@ class Eliminator {
     for (int32_t s = 0; s < count_; ++s) {
       const RegexAutomaton::State& state = automaton.states[static_cast<size_t>(s)];
       std::map<int32_t, CodePoints> classes;
-      for (const Edge& edge : state.edges) classes[edge.to].Add({{edge.first, edge.last}});
+      for (const RegexEdge& edge : state.edges) classes[edge.to].Add({{edge.first, edge.last}});
       for (const auto& [to, characters] : classes) Lead(s, to, {RegexClass(characters), 1});
       if (state.accepts) Lead(s, end_, {RegexSequence({}), 0});
     }
@@ -413,7 +412,7 @@ class Eliminator {
     known.symbols += way.symbols;
     std::vector<RegexNode> alternatives;
     for (RegexNode* node : {&known.node, &way.node}) {
-      if (node->kind == Kind::kChoice) {
+      if (node->kind == RegexNode::Kind::kChoice) {
         alternatives.insert(alternatives.end(), node->parts.begin(), node->parts.end());
       } else {
         alternatives.push_back(*node);
@@ -454,7 +453,7 @@ class Eliminator {
         const Way& behind = ways_.at({s, to});
         std::vector<RegexNode> parts;
         const auto add = [&parts](const RegexNode& node) {
-          if (node.kind == Kind::kSequence) {
+          if (node.kind == RegexNode::Kind::kSequence) {
             parts.insert(parts.end(), node.parts.begin(), node.parts.end());
           } else {
             parts.push_back(node);
@@ -502,9 +501,9 @@ MaybeAutomaton ToAutomaton(const RegexNode& node, RegexReaders readers) {
   return InFront(node, OfAll(/*empty_text_only=*/true), readers);
 }
 
-MaybeAutomaton Meeting(const RegexAutomaton& a, const RegexAutomaton& b) { return Product(a, b, true); }
+MaybeAutomaton Meeting(const RegexAutomaton& a, const RegexAutomaton& b) { return ProductOf(a, b, true); }
 
-MaybeAutomaton Difference(const RegexAutomaton& a, const RegexAutomaton& b) { return Product(a, b, false); }
+MaybeAutomaton Difference(const RegexAutomaton& a, const RegexAutomaton& b) { return ProductOf(a, b, false); }
 
 std::optional<RegexNode> ToRegex(const RegexAutomaton& automaton, int64_t most_symbols) {
   TM_CHECK(!automaton.empty(), "an automaton of no text");
@@ -514,8 +513,8 @@ std::optional<RegexNode> ToRegex(const RegexAutomaton& automaton, int64_t most_s
 bool Matches(const RegexAutomaton& automaton, std::string_view utf8) {
   size_t state = 0;
   for (const uint32_t character : CodePointsOf(utf8)) {
-    const std::vector<Edge>& edges = automaton.states[state].edges;
-    const auto found = std::find_if(edges.begin(), edges.end(), [character](const Edge& edge) {
+    const std::vector<RegexEdge>& edges = automaton.states[state].edges;
+    const auto found = std::find_if(edges.begin(), edges.end(), [character](const RegexEdge& edge) {
       return edge.first <= character && character <= edge.last;
     });
     if (found == edges.end()) return false;

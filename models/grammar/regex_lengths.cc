@@ -11,18 +11,17 @@
 namespace tramontane {
 namespace {
 
-using Kind = RegexNode::Kind;
-using MaybeNode = std::optional<RegexNode>;
+using MaybeRegex = std::optional<RegexNode>;
 
 // Of an exact split: symbols with repetitions written out, and nodes looked at.
-constexpr int64_t kMostSymbols = 1024;
-constexpr int64_t kMostSteps = 100'000;
+constexpr int64_t kMostSplitSymbols = 1024;
+constexpr int64_t kMostSplitSteps = 100'000;
 
-bool Within(const RegexLengths& lengths, int64_t least, int64_t most) {
+bool IsWithinLengths(const RegexLengths& lengths, int64_t least, int64_t most) {
   return lengths.least >= least &&
          (most == kUnbounded || (lengths.most != kUnbounded && lengths.most <= most));
 }
-bool Apart(const RegexLengths& lengths, int64_t least, int64_t most) {
+bool IsApartFrom(const RegexLengths& lengths, int64_t least, int64_t most) {
   return (most != kUnbounded && lengths.least > most) || (lengths.most != kUnbounded && lengths.most < least);
 }
 bool IsFixed(const RegexLengths& lengths) { return lengths.least == lengths.most; }
@@ -33,10 +32,10 @@ int64_t Smaller(int64_t a, int64_t b) {  // of two that may be kUnbounded
 
 // Symbols with repetitions written out.
 int64_t SizeOf(const RegexNode& node) {
-  if (node.kind == Kind::kClass) return 1;
+  if (node.kind == RegexNode::Kind::kClass) return 1;
   int64_t size = 0;
   for (const RegexNode& part : node.parts) size = std::min(kMostGrammarSize, size + SizeOf(part));
-  if (node.kind != Kind::kRepeat) return size;
+  if (node.kind != RegexNode::Kind::kRepeat) return size;
   const int64_t times = std::max<int64_t>({1, node.least, node.most});
   return size > kMostGrammarSize / times ? kMostGrammarSize : size * times;
 }
@@ -48,7 +47,7 @@ int64_t NodesOf(const RegexNode& node) {
 }
 
 // Repetitions of what has one length.
-MaybeNode FixedRepeat(const RegexNode& node, int64_t length, int64_t least, int64_t most) {
+MaybeRegex FixedRepeat(const RegexNode& node, int64_t length, int64_t least, int64_t most) {
   RegexNode result = node;
   result.least = std::max(node.least, (least + length - 1) / length);
   result.most = Smaller(node.most, most == kUnbounded ? kUnbounded : most / length);
@@ -63,43 +62,43 @@ RegexNode Tail(const RegexNode& sequence, size_t from) {
 class ExactSplit {
  public:
   // None: no such text, or too much to write (then too_large()).
-  MaybeNode Of(const RegexNode& node, int64_t least, int64_t most) {
+  MaybeRegex Of(const RegexNode& node, int64_t least, int64_t most) {
     least = std::max<int64_t>(0, least);
     steps_ += NodesOf(node);
     const RegexLengths lengths = LengthsOf(node);
-    if (too_large() || Apart(lengths, least, most)) return std::nullopt;
-    if (Within(lengths, least, most)) return Counted(node);
+    if (too_large() || IsApartFrom(lengths, least, most)) return std::nullopt;
+    if (IsWithinLengths(lengths, least, most)) return Counted(node);
     switch (node.kind) {
-      case Kind::kSequence:
+      case RegexNode::Kind::kSequence:
         return Sequence(node, least, most);
-      case Kind::kChoice: {
+      case RegexNode::Kind::kChoice: {
         std::vector<RegexNode> found;
         for (const RegexNode& part : node.parts) {
-          if (MaybeNode within = Of(part, least, most)) found.push_back(*std::move(within));
+          if (MaybeRegex within = Of(part, least, most)) found.push_back(*std::move(within));
         }
-        return found.empty() ? MaybeNode() : RegexChoice(std::move(found));
+        return found.empty() ? MaybeRegex() : RegexChoice(std::move(found));
       }
       default:
         return Repeat(node, least, most);
     }
   }
-  bool too_large() const { return symbols_ > kMostSymbols || steps_ > kMostSteps; }
+  bool too_large() const { return symbols_ > kMostSplitSymbols || steps_ > kMostSplitSteps; }
 
  private:
-  MaybeNode Counted(const RegexNode& node) {
+  MaybeRegex Counted(const RegexNode& node) {
     symbols_ += SizeOf(node);
     return node;
   }
 
-  MaybeNode Repeat(const RegexNode& node, int64_t least, int64_t most) {
+  MaybeRegex Repeat(const RegexNode& node, int64_t least, int64_t most) {
     const RegexLengths lengths = LengthsOf(node.parts[0]);
     if (IsFixed(lengths)) {
-      MaybeNode fixed = FixedRepeat(node, lengths.least, least, most);
+      MaybeRegex fixed = FixedRepeat(node, lengths.least, least, most);
       return fixed ? Counted(*fixed) : fixed;
     }
     // Empty, or one and the others. (Of no length, one more would be the same again.)
     if (lengths.least == 0) {
-      symbols_ = kMostSymbols + 1;
+      symbols_ = kMostSplitSymbols + 1;
       return std::nullopt;
     }
     RegexNode others = node;
@@ -107,21 +106,21 @@ class ExactSplit {
     others.most = node.most == kUnbounded ? kUnbounded : node.most - 1;
     std::vector<RegexNode> one_and_others = {node.parts[0]};
     if (others.most != 0) one_and_others.push_back(std::move(others));
-    MaybeNode found = Of(RegexSequence(std::move(one_and_others)), least, most);
+    MaybeRegex found = Of(RegexSequence(std::move(one_and_others)), least, most);
     if (node.least > 0 || least > 0) return found;
     return found ? RegexRepeat(*std::move(found), 0, 1) : RegexSequence({});
   }
 
-  MaybeNode Sequence(const RegexNode& node, int64_t least, int64_t most) {
+  MaybeRegex Sequence(const RegexNode& node, int64_t least, int64_t most) {
     const RegexNode& first = node.parts[0];
     const RegexNode rest = Tail(node, 1);
     const RegexLengths of_first = LengthsOf(first);
     const RegexLengths of_rest = LengthsOf(rest);
     const auto both = [&](int64_t first_least, int64_t first_most, int64_t rest_least,
-                          int64_t rest_most) -> MaybeNode {
-      MaybeNode here = Of(first, first_least, first_most);
+                          int64_t rest_most) -> MaybeRegex {
+      MaybeRegex here = Of(first, first_least, first_most);
       if (!here) return std::nullopt;
-      MaybeNode there = Of(rest, rest_least, rest_most);
+      MaybeRegex there = Of(rest, rest_least, rest_most);
       if (!there) return std::nullopt;
       return RegexSequence({*std::move(here), *std::move(there)});
     };
@@ -141,30 +140,30 @@ class ExactSplit {
                                                               : most - of_rest.most;
       const bool at_once = free_below && (free_above == kUnbounded || free_above >= length);
       const int64_t last = at_once ? Smaller(longest, free_above) : length;
-      if (MaybeNode some =
+      if (MaybeRegex some =
               both(length, last, at_once ? 0 : least - length, at_once ? kUnbounded : left(length))) {
         found.push_back(*std::move(some));
       }
       if (last == kUnbounded) break;
       length = last;
     }
-    return found.empty() || too_large() ? MaybeNode() : RegexChoice(std::move(found));
+    return found.empty() || too_large() ? MaybeRegex() : RegexChoice(std::move(found));
   }
 
   int64_t symbols_ = 0;
   int64_t steps_ = 0;
 };
 
-MaybeNode Shortened(const RegexNode& node, int64_t least, int64_t most);
+MaybeRegex Shortened(const RegexNode& node, int64_t least, int64_t most);
 
 // How well a part makes up for texts that would be too short: repetitions of the least.
 int64_t UnitOf(const RegexNode& node) {
-  return node.kind == Kind::kRepeat ? LengthsOf(node.parts[0]).least : kMostGrammarSize;
+  return node.kind == RegexNode::Kind::kRepeat ? LengthsOf(node.parts[0]).least : kMostGrammarSize;
 }
 
 // Each part gets its least; what `least` asks beyond that goes to the parts of the smallest units, and what
 // is then left to those that have got the least of it.
-MaybeNode ShortenedSequence(const RegexNode& node, int64_t least, int64_t most) {
+MaybeRegex ShortenedSequence(const RegexNode& node, int64_t least, int64_t most) {
   struct Share {
     RegexLengths lengths;
     int64_t least = 0;
@@ -206,7 +205,7 @@ MaybeNode ShortenedSequence(const RegexNode& node, int64_t least, int64_t most) 
   std::vector<RegexNode> parts;
   for (size_t i = 0; i < shares.size(); ++i) {
     const Share& share = shares[i];
-    MaybeNode part = Shortened(node.parts[i], share.least, most == kUnbounded ? kUnbounded : share.most);
+    MaybeRegex part = Shortened(node.parts[i], share.least, most == kUnbounded ? kUnbounded : share.most);
     if (!part) return std::nullopt;
     parts.push_back(*std::move(part));
   }
@@ -214,7 +213,7 @@ MaybeNode ShortenedSequence(const RegexNode& node, int64_t least, int64_t most) 
 }
 
 // About as many as each may be long.
-MaybeNode ShortenedRepeat(const RegexNode& node, int64_t least, int64_t most) {
+MaybeRegex ShortenedRepeat(const RegexNode& node, int64_t least, int64_t most) {
   const RegexLengths lengths = LengthsOf(node.parts[0]);
   RegexNode result = node;
   if (lengths.least > 0) result.least = std::max(node.least, (least + lengths.least - 1) / lengths.least);
@@ -226,7 +225,7 @@ MaybeNode ShortenedRepeat(const RegexNode& node, int64_t least, int64_t most) {
     if (node.most != kUnbounded && count > node.most) return std::nullopt;
     result.most = count;
     longest = most / count;
-    if (longest < lengths.least) return result.least == 0 ? MaybeNode(RegexSequence({})) : std::nullopt;
+    if (longest < lengths.least) return result.least == 0 ? MaybeRegex(RegexSequence({})) : std::nullopt;
   }
   const int64_t shortest = lengths.least == 0 && least > 0 ? least : 0;
   if (shortest > 0) {  // the first makes up for it
@@ -235,23 +234,23 @@ MaybeNode ShortenedRepeat(const RegexNode& node, int64_t least, int64_t most) {
     if (result.least > 1) return std::nullopt;
     longest = most;
   }
-  MaybeNode part = Shortened(node.parts[0], shortest, longest);
+  MaybeRegex part = Shortened(node.parts[0], shortest, longest);
   if (!part) return std::nullopt;
   result.parts[0] = *std::move(part);
   return result;
 }
 
-MaybeNode Shortened(const RegexNode& node, int64_t least, int64_t most) {
+MaybeRegex Shortened(const RegexNode& node, int64_t least, int64_t most) {
   const RegexLengths lengths = LengthsOf(node);
-  if (Apart(lengths, least, most)) return std::nullopt;
-  if (Within(lengths, least, most)) return node;
-  if (node.kind == Kind::kSequence) return ShortenedSequence(node, least, most);
-  if (node.kind == Kind::kChoice) {
+  if (IsApartFrom(lengths, least, most)) return std::nullopt;
+  if (IsWithinLengths(lengths, least, most)) return node;
+  if (node.kind == RegexNode::Kind::kSequence) return ShortenedSequence(node, least, most);
+  if (node.kind == RegexNode::Kind::kChoice) {
     std::vector<RegexNode> found;
     for (const RegexNode& part : node.parts) {
-      if (MaybeNode within = Shortened(part, least, most)) found.push_back(*std::move(within));
+      if (MaybeRegex within = Shortened(part, least, most)) found.push_back(*std::move(within));
     }
-    return found.empty() ? MaybeNode() : RegexChoice(std::move(found));
+    return found.empty() ? MaybeRegex() : RegexChoice(std::move(found));
   }
   const RegexLengths of_part = LengthsOf(node.parts[0]);
   if (IsFixed(of_part)) return FixedRepeat(node, of_part.least, least, most);
@@ -261,14 +260,14 @@ MaybeNode Shortened(const RegexNode& node, int64_t least, int64_t most) {
 }  // namespace
 
 std::optional<BoundedRegex> WithinLengths(const RegexNode& node, int64_t least, int64_t most) {
-  if (Within(LengthsOf(node), least, most)) return BoundedRegex{node, true};
+  if (IsWithinLengths(LengthsOf(node), least, most)) return BoundedRegex{node, true};
   ExactSplit split;
-  MaybeNode exact = split.Of(node, least, most);
+  MaybeRegex exact = split.Of(node, least, most);
   if (!split.too_large()) {
     if (!exact) return std::nullopt;
     return BoundedRegex{*std::move(exact), true};
   }
-  MaybeNode shortened = Shortened(node, least, most);
+  MaybeRegex shortened = Shortened(node, least, most);
   if (!shortened) return std::nullopt;
   return BoundedRegex{*std::move(shortened), false};
 }

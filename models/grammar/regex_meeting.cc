@@ -8,8 +8,6 @@
 namespace tramontane {
 namespace {
 
-using Kind = RegexNode::Kind;
-
 constexpr size_t kMostPrunedStates = 20'000;  // of all automata that show what may be left out
 
 std::optional<bool> IsWithin(const RegexNode& node, const RegexAutomaton& all) {
@@ -26,13 +24,13 @@ class Pruner {
   Pruner(RegexNode* whole, const RegexAutomaton& all) : whole_(whole), all_(all) {}
 
   void Prune(RegexNode* node) {
-    if (node->kind == Kind::kChoice) {
+    if (node->kind == RegexNode::Kind::kChoice) {
       for (size_t i = node->parts.size(); i-- > 0 && node->parts.size() > 1;) {
         RegexNode without = std::move(node->parts[i]);
         node->parts.erase(node->parts.begin() + static_cast<int64_t>(i));
         if (!HasAll()) node->parts.insert(node->parts.begin() + static_cast<int64_t>(i), std::move(without));
       }
-    } else if (node->kind == Kind::kRepeat && node->least == 0) {
+    } else if (node->kind == RegexNode::Kind::kRepeat && node->least == 0) {
       for (const auto& [least, most] : {std::pair<int64_t, int64_t>{0, 0}, {1, node->most}}) {
         const RegexNode before = *node;
         node->least = least;
@@ -41,7 +39,7 @@ class Pruner {
         *node = before;
       }
     }
-    if (node->kind == Kind::kRepeat && node->most == 0) {
+    if (node->kind == RegexNode::Kind::kRepeat && node->most == 0) {
       *node = RegexSequence({});
       return;
     }

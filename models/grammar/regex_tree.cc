@@ -10,8 +10,6 @@
 namespace tramontane {
 namespace {
 
-using Kind = RegexNode::Kind;
-
 // What must be escaped inside a JSON string.
 const CodePoints& Unsafe() {
   static const CodePoints set = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
@@ -26,10 +24,10 @@ constexpr ShortEscape kShortEscapes[] = {{'"', '"'},  {'\\', '\\'}, {'\b', 'b'},
                                          {'\n', 'n'}, {'\r', 'r'},  {'\t', 't'}};
 
 // Sums and products of lengths; kUnbounded stays so.
-int64_t Sum(int64_t a, int64_t b) {
+int64_t SumOfLengths(int64_t a, int64_t b) {
   return a == kUnbounded || b == kUnbounded ? kUnbounded : std::min(kMostGrammarSize, a + b);
 }
-int64_t Product(int64_t length, int64_t times) {
+int64_t ProductOfLengths(int64_t length, int64_t times) {
   if (length == 0 || times == 0) return 0;
   if (length == kUnbounded || times == kUnbounded) return kUnbounded;
   return times > kMostGrammarSize / length ? kMostGrammarSize : length * times;
@@ -44,7 +42,7 @@ Status TooLarge(size_t at, int64_t size, const ConstraintLimits& limits) {
 
 StatusOr<Pattern> PartToPattern(const RegexNode& node, RegexReading::Spelling spelling,
                                 const ConstraintLimits& limits) {
-  if (node.kind == Kind::kClass) {
+  if (node.kind == RegexNode::Kind::kClass) {
     return spelling == RegexReading::Spelling::kInJsonString ? JsonCharacterPattern(node.surely)
                                                              : PatternClass(node.surely);
   }
@@ -53,9 +51,9 @@ StatusOr<Pattern> PartToPattern(const RegexNode& node, RegexReading::Spelling sp
     TM_ASSIGN_OR_RETURN(Pattern pattern, PartToPattern(part, spelling, limits));
     parts.push_back(std::move(pattern));
   }
-  if (node.kind == Kind::kSequence) return PatternSequence(parts);
-  if (node.kind == Kind::kChoice) return PatternChoice(parts);
-  TM_CHECK(node.kind == Kind::kRepeat, "a lookahead in a pattern");
+  if (node.kind == RegexNode::Kind::kSequence) return PatternSequence(parts);
+  if (node.kind == RegexNode::Kind::kChoice) return PatternChoice(parts);
+  TM_CHECK(node.kind == RegexNode::Kind::kRepeat, "a lookahead in a pattern");
   // Before it is written out.
   const int64_t size = parts[0].size * std::max<int64_t>({1, node.least, node.most});
   if (size > limits.max_size) return TooLarge(node.at, size, limits);
@@ -66,7 +64,7 @@ StatusOr<Pattern> PartToPattern(const RegexNode& node, RegexReading::Spelling sp
 
 RegexNode RegexClass(const CodePoints& characters) {
   RegexNode node;
-  node.kind = Kind::kClass;
+  node.kind = RegexNode::Kind::kClass;
   node.surely = characters;
   node.maybe = characters;
   return node;
@@ -83,14 +81,14 @@ RegexNode RegexChoice(std::vector<RegexNode> alternatives) {
   TM_CHECK(!alternatives.empty(), "a choice of nothing");
   if (alternatives.size() == 1) return std::move(alternatives[0]);
   RegexNode node;
-  node.kind = Kind::kChoice;
+  node.kind = RegexNode::Kind::kChoice;
   node.parts = std::move(alternatives);
   return node;
 }
 
 RegexNode RegexRepeat(RegexNode part, int64_t least, int64_t most) {
   RegexNode node;
-  node.kind = Kind::kRepeat;
+  node.kind = RegexNode::Kind::kRepeat;
   node.parts.push_back(std::move(part));
   node.least = least;
   node.most = most;
@@ -100,20 +98,20 @@ RegexNode RegexRepeat(RegexNode part, int64_t least, int64_t most) {
 RegexNode AnyText() { return RegexRepeat(RegexClass(CodePoints::All()), 0, kUnbounded); }
 
 bool LooksAhead(const RegexNode& node) {
-  return node.kind == Kind::kAhead || node.kind == Kind::kNotAhead ||
+  return node.kind == RegexNode::Kind::kAhead || node.kind == RegexNode::Kind::kNotAhead ||
          std::any_of(node.parts.begin(), node.parts.end(), LooksAhead);
 }
 
 RegexLengths LengthsOf(const RegexNode& node) {
-  if (node.kind == Kind::kClass) return {1, 1};
+  if (node.kind == RegexNode::Kind::kClass) return {1, 1};
   RegexLengths lengths;
   bool first = true;
   for (const RegexNode& part : node.parts) {
     const RegexLengths of_part = LengthsOf(part);
-    if (node.kind == Kind::kSequence) {
-      lengths = {Sum(lengths.least, of_part.least), Sum(lengths.most, of_part.most)};
-    } else if (node.kind == Kind::kRepeat) {
-      lengths = {Product(of_part.least, node.least), Product(of_part.most, node.most)};
+    if (node.kind == RegexNode::Kind::kSequence) {
+      lengths = {SumOfLengths(lengths.least, of_part.least), SumOfLengths(lengths.most, of_part.most)};
+    } else if (node.kind == RegexNode::Kind::kRepeat) {
+      lengths = {ProductOfLengths(of_part.least, node.least), ProductOfLengths(of_part.most, node.most)};
     } else if (first) {
       lengths = of_part;
     } else {

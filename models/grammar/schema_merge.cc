@@ -13,7 +13,6 @@
 namespace tramontane {
 namespace {
 
-using Kind = JsonValue::Kind;
 using Maybe = std::optional<JsonValue>;
 
 bool SaysSomething(const JsonMember& member) {
@@ -23,14 +22,14 @@ bool SaysSomething(const JsonMember& member) {
 }
 
 bool IsAnything(const JsonValue& schema) {
-  if (schema.kind == Kind::kBool) return schema.boolean;
-  return schema.kind == Kind::kObject && schema.members.empty();
+  if (schema.kind == JsonValue::Kind::kBool) return schema.boolean;
+  return schema.kind == JsonValue::Kind::kObject && schema.members.empty();
 }
-bool IsNothing(const JsonValue& schema) { return schema.kind == Kind::kBool && !schema.boolean; }
+bool IsNothing(const JsonValue& schema) { return schema.kind == JsonValue::Kind::kBool && !schema.boolean; }
 
 JsonValue ListOf(std::vector<JsonValue> items) {
   JsonValue list;
-  list.kind = Kind::kArray;
+  list.kind = JsonValue::Kind::kArray;
   list.items = std::move(items);
   return list;
 }
@@ -55,23 +54,23 @@ JsonValue Both(const JsonValue& a, const JsonValue& b) {
   AddParts(b, &parts);
   if (parts.size() == 1) return std::move(parts[0]);
   JsonValue both;
-  both.kind = Kind::kObject;
+  both.kind = JsonValue::Kind::kObject;
   both.members.push_back({"allOf", ListOf(std::move(parts))});
   return both;
 }
 
 std::vector<JsonValue> AsList(const JsonValue& value) {
-  return value.kind == Kind::kArray ? value.items : std::vector<JsonValue>{value};
+  return value.kind == JsonValue::Kind::kArray ? value.items : std::vector<JsonValue>{value};
 }
 
-bool Names(const JsonValue* list, const std::string& name) {
+bool ListNames(const JsonValue* list, const std::string& name) {
   return list != nullptr && std::any_of(list->items.begin(), list->items.end(),
                                         [&](const JsonValue& entry) { return entry.text == name; });
 }
 
 class Merger {
  public:
-  Merger(const JsonValue& a, const JsonValue& b) : a_(a), b_(b) { result_.kind = Kind::kObject; }
+  Merger(const JsonValue& a, const JsonValue& b) : a_(a), b_(b) { result_.kind = JsonValue::Kind::kObject; }
 
   Maybe Merge() {
     for (const JsonMember& member : a_.members) {
@@ -121,23 +120,24 @@ class Merger {
     }
     if (key == "type") return AddTypes(known, member.value);
     const bool is_list = key == "required" || key == "prefixItems";
-    if ((is_list && member.value.kind != Kind::kArray) ||
-        (key == "properties" && member.value.kind != Kind::kObject)) {
+    if ((is_list && member.value.kind != JsonValue::Kind::kArray) ||
+        (key == "properties" && member.value.kind != JsonValue::Kind::kObject)) {
       *known = member.value;  // to be refused
       return true;
     }
-    const bool is_number = known->kind == Kind::kNumber && member.value.kind == Kind::kNumber;
+    const bool is_number =
+        known->kind == JsonValue::Kind::kNumber && member.value.kind == JsonValue::Kind::kNumber;
     if (is_number && (key.starts_with("min") || key == "exclusiveMinimum")) {
       if (member.value.number > known->number) *known = member.value;
     } else if (is_number) {
       if (member.value.number < known->number) *known = member.value;
     } else if (key == "required") {
       for (const JsonValue& name : member.value.items) {
-        if (!Names(known, name.text)) known->items.push_back(name);
+        if (!ListNames(known, name.text)) known->items.push_back(name);
       }
     } else if (key == "propertyNames") {
       *known = Both(*known, member.value);
-    } else if (known->kind == Kind::kNumber) {
+    } else if (known->kind == JsonValue::Kind::kNumber) {
       *known = member.value;  // which is no number: to be refused
     }
     return true;
@@ -181,10 +181,10 @@ class Merger {
     if (items_a != nullptr && items_b != nullptr) Put("items", Both(*items_a, *items_b));
     if (prefix_a == nullptr && prefix_b == nullptr) return;
     for (const JsonValue* prefix : {prefix_a, prefix_b}) {
-      if (prefix != nullptr && prefix->kind != Kind::kArray) return;
+      if (prefix != nullptr && prefix->kind != JsonValue::Kind::kArray) return;
     }
     JsonValue anything;
-    anything.kind = Kind::kBool;
+    anything.kind = JsonValue::Kind::kBool;
     anything.boolean = true;
     const auto at = [&](const JsonValue* prefix, const JsonValue* items, size_t i) -> const JsonValue& {
       if (prefix != nullptr && i < prefix->items.size()) return prefix->items[i];
@@ -207,16 +207,16 @@ class Merger {
     const JsonValue* named_b = FindMember(b_, "properties");
     if (named_a == nullptr && named_b == nullptr) return true;
     for (const JsonValue* named : {named_a, named_b}) {
-      if (named != nullptr && named->kind != Kind::kObject) return true;
+      if (named != nullptr && named->kind != JsonValue::Kind::kObject) return true;
     }
     JsonValue named;
-    named.kind = Kind::kObject;
+    named.kind = JsonValue::Kind::kObject;
     const auto add = [&](const JsonMember& member, const JsonValue* there, const JsonValue* others) {
       if (there == nullptr) there = others;
       JsonValue both = there == nullptr ? member.value : Both(member.value, *there);
       if (!IsNothing(both)) {
         named.members.push_back({member.key, std::move(both)});
-      } else if (Names(FindMember(result_, "required"), member.key)) {
+      } else if (ListNames(FindMember(result_, "required"), member.key)) {
         return false;
       }
       return true;

@@ -11,20 +11,19 @@
 namespace tramontane {
 namespace {
 
-using Kind = JsonValue::Kind;
-
-constexpr int kMostDepth = 64;          // of references and schemas inside each other
-constexpr int64_t kMostSteps = 10'000;  // schemas looked at for one value
+constexpr int kMostJudgedDepth = 64;     // of references and schemas inside each other
+constexpr int64_t kMostJudged = 10'000;  // schemas looked at for one value
 
 class Judge {
  public:
   Judge(const JsonValue& root, const ConstraintLimits& limits) : root_(root), limits_(limits) {}
 
   StatusOr<bool> Holds(const JsonValue& schema, const JsonValue& value, int depth) const {
-    if (schema.kind == Kind::kBool) return schema.boolean;
-    if (depth > kMostDepth || ++steps_ > kMostSteps)
+    if (schema.kind == JsonValue::Kind::kBool) return schema.boolean;
+    if (depth > kMostJudgedDepth || ++steps_ > kMostJudged)
       return InvalidArgument("lies too deep for the values of enum and const");
-    if (schema.kind != Kind::kObject) return InvalidArgument("is not a schema (an object or a boolean)");
+    if (schema.kind != JsonValue::Kind::kObject)
+      return InvalidArgument("is not a schema (an object or a boolean)");
     for (const JsonMember& member : schema.members) {
       const Keyword* keyword = FindKeyword(member.key);
       if (keyword == nullptr) continue;
@@ -40,27 +39,27 @@ class Judge {
           holds = Applied(member, value, depth + 1);
           break;
         case KeywordGroup::kNumber:
-          holds = value.kind != Kind::kNumber || IsWithin(member, value.number);
+          holds = value.kind != JsonValue::Kind::kNumber || IsWithin(member, value.number);
           break;
         case KeywordGroup::kArray:
-          if (value.kind == Kind::kArray) holds = Array(schema, member, value, depth + 1);
+          if (value.kind == JsonValue::Kind::kArray) holds = Array(schema, member, value, depth + 1);
           break;
         case KeywordGroup::kObject:
-          if (value.kind == Kind::kObject) holds = Object(schema, member, value, depth + 1);
+          if (value.kind == JsonValue::Kind::kObject) holds = Object(schema, member, value, depth + 1);
           break;
         default:
           break;
       }
       if (!holds.ok() || !*holds) return holds;
     }
-    if (value.kind != Kind::kString) return true;
+    if (value.kind != JsonValue::Kind::kString) return true;
     TM_ASSIGN_OR_RETURN(const StringKeywords keywords, StringKeywordsOf(schema));
     return StringHolds(keywords, value.text, limits_);
   }
 
  private:
   static bool HasAnyType(const JsonValue& types, const JsonValue& value) {
-    if (types.kind == Kind::kString) return HasType(value, types.text);
+    if (types.kind == JsonValue::Kind::kString) return HasType(value, types.text);
     return std::any_of(types.items.begin(), types.items.end(),
                        [&](const JsonValue& type) { return HasType(value, type.text); });
   }
@@ -131,7 +130,7 @@ class Judge {
       }
       if (keyword.key == "propertyNames") {
         JsonValue name;
-        name.kind = Kind::kString;
+        name.kind = JsonValue::Kind::kString;
         name.text = member.key;
         holds = Holds(keyword.value, name, depth);
       }
@@ -149,17 +148,17 @@ class Judge {
 
 bool HasType(const JsonValue& value, std::string_view type) {
   switch (value.kind) {
-    case Kind::kNull:
+    case JsonValue::Kind::kNull:
       return type == "null";
-    case Kind::kBool:
+    case JsonValue::Kind::kBool:
       return type == "boolean";
-    case Kind::kNumber:
+    case JsonValue::Kind::kNumber:
       return type == "number" || (type == "integer" && std::floor(value.number) == value.number);
-    case Kind::kString:
+    case JsonValue::Kind::kString:
       return type == "string";
-    case Kind::kArray:
+    case JsonValue::Kind::kArray:
       return type == "array";
-    case Kind::kObject:
+    case JsonValue::Kind::kObject:
       return type == "object";
   }
   return false;
@@ -168,17 +167,17 @@ bool HasType(const JsonValue& value, std::string_view type) {
 bool IsSameJson(const JsonValue& a, const JsonValue& b) {
   if (a.kind != b.kind) return false;
   switch (a.kind) {
-    case Kind::kNull:
+    case JsonValue::Kind::kNull:
       return true;
-    case Kind::kBool:
+    case JsonValue::Kind::kBool:
       return a.boolean == b.boolean;
-    case Kind::kNumber:
+    case JsonValue::Kind::kNumber:
       return a.number == b.number;
-    case Kind::kString:
+    case JsonValue::Kind::kString:
       return a.text == b.text;
-    case Kind::kArray:
+    case JsonValue::Kind::kArray:
       return std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), IsSameJson);
-    case Kind::kObject:
+    case JsonValue::Kind::kObject:
       return a.members.size() == b.members.size() &&
              std::all_of(a.members.begin(), a.members.end(), [&](const JsonMember& member) {
                const JsonValue* other = FindMember(b, member.key);
@@ -193,14 +192,14 @@ StatusOr<StringKeywords> StringKeywordsOf(const JsonValue& schema) {
   for (const JsonMember& member : schema.members) {
     const bool is_length = member.key == "minLength" || member.key == "maxLength";
     if (is_length) {
-      const bool is_count = member.value.kind == Kind::kNumber && member.value.number >= 0 &&
+      const bool is_count = member.value.kind == JsonValue::Kind::kNumber && member.value.number >= 0 &&
                             std::floor(member.value.number) == member.value.number;
       if (!is_count) return InvalidArgument("is not a whole number from 0").WithField("." + member.key);
       (member.key == "minLength" ? keywords.least : keywords.most) =
           static_cast<int64_t>(std::min(member.value.number, 1e15));
     }
     if (member.key != "pattern" && member.key != "format") continue;
-    if (member.value.kind != Kind::kString)
+    if (member.value.kind != JsonValue::Kind::kString)
       return InvalidArgument("is not a string").WithField("." + member.key);
     (member.key == "pattern" ? keywords.patterns : keywords.formats).push_back(member.value.text);
   }

@@ -15,7 +15,7 @@ namespace {
 // Of formats as they are written beside a pattern; what is larger meets their shapes.
 constexpr int64_t kMostWrittenSymbols = 512;
 
-Status Fault(const char* keyword, const std::string& what) {
+Status StringFault(const char* keyword, const std::string& what) {
   return InvalidArgument(what).WithField(keyword);
 }
 
@@ -23,9 +23,9 @@ StatusOr<std::vector<RegexNode>> ParsePatterns(const StringKeywords& keywords,
                                                const ConstraintLimits& limits) {
   std::vector<RegexNode> nodes;
   for (const std::string& pattern : keywords.patterns) {
-    if (FirstInvalidUtf8(pattern)) return Fault(".pattern", "half of a surrogate pair is no text");
+    if (FirstInvalidUtf8(pattern)) return StringFault(".pattern", "half of a surrogate pair is no text");
     StatusOr<RegexNode> node = ParseRegex(pattern, RegexReading::Match::kAnywhere, limits);
-    if (!node.ok()) return Fault(".pattern", node.status().message());
+    if (!node.ok()) return StringFault(".pattern", node.status().message());
     nodes.push_back(*std::move(node));
   }
   return nodes;
@@ -77,7 +77,7 @@ StatusOr<Met> Meet(const std::vector<RegexNode>& patterns, const std::vector<con
 }
 
 // The names of what is there: "pattern and format".
-std::string Names(const StringKeywords& keywords) {
+std::string KeywordNames(const StringKeywords& keywords) {
   std::string names;
   if (!keywords.patterns.empty()) names = "pattern";
   if (!keywords.formats.empty()) names += names.empty() ? "format" : " and format";
@@ -96,8 +96,8 @@ StatusOr<Pattern> StringGrammar(const StringKeywords& keywords, const Constraint
     StatusOr<Met> meeting = Meet(patterns, formats);
     if (!meeting.ok()) {
       const bool alone = patterns.size() + formats.size() == 1;
-      return Fault(field,
-                   (alone ? "" : "beside the other patterns and formats ") + meeting.status().message());
+      return StringFault(
+          field, (alone ? "" : "beside the other patterns and formats ") + meeting.status().message());
     }
     met = *std::move(meeting);
   }
@@ -106,15 +106,15 @@ StatusOr<Pattern> StringGrammar(const StringKeywords& keywords, const Constraint
                                                    : std::min(keywords.most, met.most);
   std::optional<BoundedRegex> bounded = WithinLengths(met.node, keywords.least, most);
   if (!bounded) {
-    return Fault(keywords.most == kUnbounded ? ".minLength" : ".maxLength",
-                 "leaves no text under " + Names(keywords));
+    return StringFault(keywords.most == kUnbounded ? ".minLength" : ".maxLength",
+                       "leaves no text under " + KeywordNames(keywords));
   }
   if (keywords.most > limits.max_repeats && RepeatsBeyond(bounded->node, limits.max_repeats)) {
-    return Fault(".maxLength", "is " + std::to_string(keywords.most) + "; at most " +
-                                   std::to_string(limits.max_repeats) + " is supported");
+    return StringFault(".maxLength", "is " + std::to_string(keywords.most) + "; at most " +
+                                         std::to_string(limits.max_repeats) + " is supported");
   }
   StatusOr<Pattern> pattern = ToPattern(bounded->node, in_string, limits);
-  if (!pattern.ok()) return Fault(field, pattern.status().message());
+  if (!pattern.ok()) return StringFault(field, pattern.status().message());
   return pattern;
 }
 
@@ -129,7 +129,8 @@ StatusOr<bool> StringHolds(const StringKeywords& keywords, const std::string& te
   }
   for (const RegexNode& node : nodes) {
     const std::optional<RegexAutomaton> automaton = ToAutomaton(node);
-    if (!automaton) return Fault(".pattern", "is too large to look for in the values of enum and const");
+    if (!automaton)
+      return StringFault(".pattern", "is too large to look for in the values of enum and const");
     if (!Matches(*automaton, text)) return false;
   }
   return true;
