@@ -167,6 +167,7 @@ class SchemaTranslator {
   std::map<const JsonValue*, std::string> reference_names_;  // schema that a $ref leads to -> name
   std::map<std::string, std::string> merged_names_;          // schema that was merged -> name
   mutable int64_t expanded_ = 0;
+  mutable RegexWork work_;
 };
 
 StatusOr<std::string> SchemaTranslator::Translate() {
@@ -430,7 +431,7 @@ StatusOr<std::vector<Pattern>> SchemaTranslator::HoldingValues(const JsonMember&
     if (HasNonJsonNumber(value)) return Fault(inside.path, "NaN and Infinity are no JSON");
     std::string text = Json(value);
     if (FirstInvalidUtf8(text)) return Fault(inside.path, "half of a surrogate pair is no text");
-    const StatusOr<bool> holds = ValueHolds(root_, schema, value, limits_);
+    const StatusOr<bool> holds = ValueHolds(root_, schema, value, limits_, &work_);
     if (!holds.ok()) return Fault(place.path + holds.status().field(), holds.status().sentence());
     if (of_integers && value.kind == Kind::kNumber && std::abs(value.number) < kExactInDoubles) {
       text = std::to_string(static_cast<int64_t>(value.number));
@@ -599,7 +600,7 @@ StatusOr<Ebnf> SchemaTranslator::String(const JsonValue& schema, const Place& pl
   if (is_free && keywords->least == 0 && keywords->most == kUnbounded) return EbnfName("string");
   const StatusOr<Pattern> body =
       is_free ? PatternRepeat(JsonCharacterPattern(CodePoints::All()), keywords->least, keywords->most)
-              : StringGrammar(*keywords, limits_);
+              : StringGrammar(*keywords, limits_, &work_);
   if (!body.ok()) return Fault(place.path + body.status().field(), body.status().sentence());
   const Pattern quote = PatternLiteral("\"");
   return EbnfPattern(PatternSequence({quote, *body, quote}));

@@ -75,7 +75,7 @@ std::vector<int32_t> DistancesToEnd(const RegexAutomaton& automaton) {
 }
 
 // Without states from which no text ends, and with one state for those from which the same texts end.
-RegexAutomaton Smallest(const RegexAutomaton& automaton) {
+RegexAutomaton Smallest(const RegexAutomaton& automaton, RegexWork* work) {
   const size_t count = automaton.states.size();
   // Classes of states, by their distance to the end at first, are split by where their states lead until none
   // splits any more; none is split where that takes too long.
@@ -89,9 +89,8 @@ RegexAutomaton Smallest(const RegexAutomaton& automaton) {
     }
     return edges;
   };
-  int64_t steps = 0;
   for (size_t classes = 0;;) {
-    const bool apart = steps > RegexAutomaton::kMostSteps;  // each by itself
+    const bool apart = work->steps < 0;  // each by itself
     std::map<std::vector<int64_t>, int32_t> known;
     std::vector<int32_t> next(count, -1);
     for (size_t s = 0; s < count; ++s) {
@@ -100,7 +99,7 @@ RegexAutomaton Smallest(const RegexAutomaton& automaton) {
       for (const RegexEdge& edge : edges_of(s)) {
         if (!apart) signature.insert(signature.end(), {edge.first, edge.last, edge.to});
       }
-      steps += static_cast<int64_t>(signature.size());
+      work->Take(static_cast<int64_t>(signature.size()));
       next[s] = known.try_emplace(std::move(signature), static_cast<int32_t>(known.size())).first->second;
     }
     of = std::move(next);
@@ -162,7 +161,7 @@ class NfaBuilder {
 
   int32_t Any(std::vector<int32_t> starts) { return Add(std::move(starts)); }
 
-  MaybeAutomaton Determinize(int32_t start) const {
+  MaybeAutomaton Determinize(int32_t start, RegexWork* work) const {
     if (nodes_.size() > kMostNodes) return std::nullopt;
     RegexAutomaton result;
     std::map<std::vector<int32_t>, int32_t> known;
@@ -173,7 +172,6 @@ class NfaBuilder {
       return found->second;
     };
     state_of(Closure({start}));
-    int64_t steps = 0;
     for (size_t s = 0; s < sets.size(); ++s) {
       if (sets.size() > RegexAutomaton::kMostStates) return std::nullopt;
       RegexAutomaton::State state;
@@ -183,15 +181,14 @@ class NfaBuilder {
         state.accepts = state.accepts || node.accepts;
         edges.insert(edges.end(), node.edges.begin(), node.edges.end());
       }
-      steps += static_cast<int64_t>(sets[s].size() + edges.size());
-      if (steps > RegexAutomaton::kMostSteps) return std::nullopt;
+      if (!work->Take(static_cast<int64_t>(sets[s].size() + edges.size()))) return std::nullopt;
       ForEachPiece(edges, [&](uint32_t first, uint32_t last, const std::vector<int32_t>& targets) {
-        steps += static_cast<int64_t>(targets.size());
+        work->Take(static_cast<int64_t>(targets.size()));
         AddEdge(&state.edges, {first, last, state_of(Closure(targets))});
       });
       result.states.push_back(std::move(state));
     }
-    return Smallest(result);
+    return Smallest(result, work);
   }
 
  private:
@@ -255,51 +252,52 @@ RegexAutomaton OfAll(bool empty_text_only) {
   return result;
 }
 
-MaybeAutomaton AnyOf(const std::vector<MaybeAutomaton>& alternatives) {
+MaybeAutomaton AnyOf(const std::vector<MaybeAutomaton>& alternatives, RegexWork* work) {
   NfaBuilder builder(RegexReaders::kAll);
   std::vector<int32_t> starts;
   for (const MaybeAutomaton& alternative : alternatives) {
     if (!alternative) return std::nullopt;
     starts.push_back(builder.Embed(*alternative));
   }
-  return builder.Determinize(builder.Any(std::move(starts)));
+  return builder.Determinize(builder.Any(std::move(starts)), work);
 }
 
 // Texts of `node` with one of `rest` behind each.
-MaybeAutomaton InFront(const RegexNode& node, const RegexAutomaton& rest, RegexReaders readers) {
+MaybeAutomaton InFront(const RegexNode& node, const RegexAutomaton& rest, RegexReaders readers,
+                       RegexWork* work) {
   if (!LooksAhead(node)) {
     NfaBuilder builder(readers);
     const int32_t end = builder.Embed(rest);
-    return builder.Determinize(builder.Build(node, end));
+    return builder.Determinize(builder.Build(node, end), work);
   }
   switch (node.kind) {
     case RegexNode::Kind::kSequence: {
       MaybeAutomaton all = rest;
-      for (size_t i = node.parts.size(); i-- > 0 && all;) all = InFront(node.parts[i], *all, readers);
+      for (size_t i = node.parts.size(); i-- > 0 && all;) all = InFront(node.parts[i], *all, readers, work);
       return all;
     }
     case RegexNode::Kind::kChoice: {
       std::vector<MaybeAutomaton> alternatives;
-      for (const RegexNode& part : node.parts) alternatives.push_back(InFront(part, rest, readers));
-      return AnyOf(alternatives);
+      for (const RegexNode& part : node.parts) alternatives.push_back(InFront(part, rest, readers, work));
+      return AnyOf(alternatives, work);
     }
     case RegexNode::Kind::kRepeat: {
       TM_CHECK(node.most != kUnbounded, "a repetition without end of a lookahead");
       MaybeAutomaton all = rest;
       for (int64_t n = 0; n < node.most && all; ++n) {
-        const MaybeAutomaton once_more = InFront(node.parts[0], *all, readers);
-        all = n < node.most - node.least ? AnyOf({once_more, rest}) : once_more;
+        const MaybeAutomaton once_more = InFront(node.parts[0], *all, readers, work);
+        all = n < node.most - node.least ? AnyOf({once_more, rest}, work) : once_more;
       }
       return all;
     }
     case RegexNode::Kind::kAhead: {
-      const MaybeAutomaton ahead = InFront(node.parts[0], OfAll(/*empty_text_only=*/true), readers);
-      return ahead ? Meeting(rest, *ahead) : ahead;
+      const MaybeAutomaton ahead = InFront(node.parts[0], OfAll(/*empty_text_only=*/true), readers, work);
+      return ahead ? Meeting(rest, *ahead, work) : ahead;
     }
     case RegexNode::Kind::kNotAhead: {
       const auto others = readers == RegexReaders::kAll ? RegexReaders::kAny : RegexReaders::kAll;
-      const MaybeAutomaton ahead = InFront(node.parts[0], OfAll(/*empty_text_only=*/true), others);
-      return ahead ? Difference(rest, *ahead) : ahead;
+      const MaybeAutomaton ahead = InFront(node.parts[0], OfAll(/*empty_text_only=*/true), others, work);
+      return ahead ? Difference(rest, *ahead, work) : ahead;
     }
     case RegexNode::Kind::kClass:
       break;
@@ -310,7 +308,7 @@ MaybeAutomaton InFront(const RegexNode& node, const RegexAutomaton& rest, RegexR
 // ---- two at once --------------------------------------------------------------------------------
 
 // Texts of `a` that `b` has too, or has not.
-MaybeAutomaton ProductOf(const RegexAutomaton& a, const RegexAutomaton& b, bool in_both) {
+MaybeAutomaton ProductOf(const RegexAutomaton& a, const RegexAutomaton& b, bool in_both, RegexWork* work) {
   constexpr int32_t kNowhere = -1;
   RegexAutomaton result;
   std::map<std::pair<int32_t, int32_t>, int32_t> known;
@@ -321,7 +319,6 @@ MaybeAutomaton ProductOf(const RegexAutomaton& a, const RegexAutomaton& b, bool 
     return found->second;
   };
   state_of(0, 0);
-  int64_t steps = 0;
   for (size_t p = 0; p < pairs.size(); ++p) {
     const auto [s, t] = pairs[p];
     const RegexAutomaton::State& here = a.states[static_cast<size_t>(s)];
@@ -346,12 +343,11 @@ MaybeAutomaton ProductOf(const RegexAutomaton& a, const RegexAutomaton& b, bool 
         next = last + 1;
       }
     }
-    steps += static_cast<int64_t>(1 + here.edges.size() + there.edges.size());
-    if (pairs.size() > 4 * RegexAutomaton::kMostStates || steps > RegexAutomaton::kMostSteps)
-      return std::nullopt;
+    const bool go_on = work->Take(static_cast<int64_t>(1 + here.edges.size() + there.edges.size()));
+    if (pairs.size() > 2 * RegexAutomaton::kMostStates || !go_on) return std::nullopt;
     result.states.push_back(std::move(state));
   }
-  return Smallest(result);
+  return Smallest(result, work);
 }
 
 // ---- to expressions -----------------------------------------------------------------------------
@@ -375,7 +371,7 @@ class Eliminator {
     Lead(start_, 0, {RegexSequence({}), 0});
   }
 
-  std::optional<RegexNode> Run() {
+  std::optional<RegexNode> Run(RegexWork* work) {
     for (int32_t left = count_; left > 0; --left) {
       int32_t best = -1;
       int64_t best_cost = 0;
@@ -387,7 +383,7 @@ class Eliminator {
         best_cost = cost;
       }
       TakeOut(best);
-      if (symbols_ > most_symbols_) return std::nullopt;
+      if (symbols_ > most_symbols_ || !work->Take(static_cast<int64_t>(ways_.size()))) return std::nullopt;
     }
     return ways_.at({start_, end_}).node;
   }
@@ -497,17 +493,23 @@ bool RegexAutomaton::empty() const {
   return std::none_of(states.begin(), states.end(), [](const State& state) { return state.accepts; });
 }
 
-MaybeAutomaton ToAutomaton(const RegexNode& node, RegexReaders readers) {
-  return InFront(node, OfAll(/*empty_text_only=*/true), readers);
+MaybeAutomaton ToAutomaton(const RegexNode& node, RegexWork* work, RegexReaders readers) {
+  return InFront(node, OfAll(/*empty_text_only=*/true), readers, work);
 }
 
-MaybeAutomaton Meeting(const RegexAutomaton& a, const RegexAutomaton& b) { return ProductOf(a, b, true); }
+MaybeAutomaton Meeting(const RegexAutomaton& a, const RegexAutomaton& b, RegexWork* work) {
+  return ProductOf(a, b, /*in_both=*/true, work);
+}
 
-MaybeAutomaton Difference(const RegexAutomaton& a, const RegexAutomaton& b) { return ProductOf(a, b, false); }
+MaybeAutomaton Difference(const RegexAutomaton& a, const RegexAutomaton& b, RegexWork* work) {
+  return ProductOf(a, b, /*in_both=*/false, work);
+}
 
-std::optional<RegexNode> ToRegex(const RegexAutomaton& automaton, int64_t most_symbols) {
+std::optional<RegexNode> ToRegex(const RegexAutomaton& automaton, int64_t most_symbols, RegexWork* work) {
+  constexpr size_t kMostWritten = 256;  // states: taking one out looks at all of them
   TM_CHECK(!automaton.empty(), "an automaton of no text");
-  return Eliminator(automaton, most_symbols).Run();
+  if (automaton.states.size() > kMostWritten) return std::nullopt;
+  return Eliminator(automaton, most_symbols).Run(work);
 }
 
 bool Matches(const RegexAutomaton& automaton, std::string_view utf8) {

@@ -1,8 +1,8 @@
 // RegexAutomaton: the texts of an expression as a deterministic automaton, to meet others: "these and those",
 // "these but not those", "are these among those?".
 //
-// Any thread. Plain values. Each of its functions stops at kMostStates and kMostSteps, with nothing.
-// Always: states[0] is the start; what has no edge leads nowhere.
+// Any thread. Plain values. Each of its functions stops at kMostStates, and where its work is used up, with
+// nothing. Always: states[0] is the start; what has no edge leads nowhere.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,17 @@
 
 namespace tramontane {
 
+// What all automata of a constraint may cost together, about half a second of a processor.
+struct RegexWork {
+  int64_t steps = 3'000'000;  // edges and states looked at
+  bool Take(int64_t more) {
+    steps -= more;
+    return steps >= 0;
+  }
+};
+
 struct RegexAutomaton {
-  static constexpr size_t kMostStates = 4096;       // of one automaton
-  static constexpr int64_t kMostSteps = 2'000'000;  // edges looked at by one function
+  static constexpr size_t kMostStates = 2048;
 
   struct Edge {
     uint32_t first;
@@ -36,14 +44,15 @@ struct RegexAutomaton {
 enum class RegexReaders { kAll, kAny };  // what all readers take; what any of them does
 
 // Its texts, lookaheads heeded; with as few states as they need.
-std::optional<RegexAutomaton> ToAutomaton(const RegexNode& node, RegexReaders readers = RegexReaders::kAll);
+std::optional<RegexAutomaton> ToAutomaton(const RegexNode& node, RegexWork* work,
+                                          RegexReaders readers = RegexReaders::kAll);
 
 // Texts of both; texts of `a` that `b` has not.
-std::optional<RegexAutomaton> Meeting(const RegexAutomaton& a, const RegexAutomaton& b);
-std::optional<RegexAutomaton> Difference(const RegexAutomaton& a, const RegexAutomaton& b);
+std::optional<RegexAutomaton> Meeting(const RegexAutomaton& a, const RegexAutomaton& b, RegexWork* work);
+std::optional<RegexAutomaton> Difference(const RegexAutomaton& a, const RegexAutomaton& b, RegexWork* work);
 
 // As an expression of at most `most_symbols`. REQUIRES: not empty.
-std::optional<RegexNode> ToRegex(const RegexAutomaton& automaton, int64_t most_symbols);
+std::optional<RegexNode> ToRegex(const RegexAutomaton& automaton, int64_t most_symbols, RegexWork* work);
 
 bool Matches(const RegexAutomaton& automaton, std::string_view utf8);
 

@@ -504,7 +504,8 @@ StatusOr<Pattern> RegexToPattern(std::string_view pattern, const RegexReading& r
                                  const ConstraintLimits& limits) {
   TM_ASSIGN_OR_RETURN(RegexNode tree, ParseRegex(pattern, reading.match, limits));
   if (LooksAhead(tree)) {
-    TM_ASSIGN_OR_RETURN(tree, MeetingOf({std::move(tree)}));
+    RegexWork work;
+    TM_ASSIGN_OR_RETURN(tree, MeetingOf({std::move(tree)}, &work));
   }
   return ToPattern(tree, reading.spelling, limits);
 }

@@ -135,15 +135,14 @@ class ExactSplit {
       if (too_large()) return std::nullopt;
       // As many lengths at once as leave the rest free.
       const bool free_below = length + of_rest.least >= least;
-      const int64_t free_above = most == kUnbounded           ? kUnbounded
-                                 : of_rest.most == kUnbounded ? -2
-                                                              : most - of_rest.most;
-      const bool at_once = free_below && (free_above == kUnbounded || free_above >= length);
-      const int64_t last = at_once ? Smaller(longest, free_above) : length;
-      if (MaybeRegex some =
-              both(length, last, at_once ? 0 : least - length, at_once ? kUnbounded : left(length))) {
-        found.push_back(*std::move(some));
-      }
+      const bool free_above =
+          most == kUnbounded || (of_rest.most != kUnbounded && length + of_rest.most <= most);
+      const bool at_once = free_below && free_above;
+      int64_t last = length;
+      if (at_once) last = most == kUnbounded ? longest : std::min(longest, most - of_rest.most);
+      MaybeRegex some =
+          at_once ? both(length, last, 0, kUnbounded) : both(length, length, least - length, left(length));
+      if (some) found.push_back(*std::move(some));
       if (last == kUnbounded) break;
       length = last;
     }

@@ -1,19 +1,16 @@
 #include "models/grammar/regex_meeting.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
-
-#include "models/grammar/regex_automaton.h"
 
 namespace tramontane {
 namespace {
 
-constexpr size_t kMostPrunedStates = 20'000;  // of all automata that show what may be left out
-
-std::optional<bool> IsWithin(const RegexNode& node, const RegexAutomaton& all) {
-  const auto automaton = ToAutomaton(node);
+std::optional<bool> IsWithin(const RegexNode& node, const RegexAutomaton& all, RegexWork* work) {
+  const auto automaton = ToAutomaton(node, work);
   if (!automaton) return std::nullopt;
-  const auto others = Difference(*automaton, all);
+  const auto others = Difference(*automaton, all, work);
   if (!others) return std::nullopt;
   return others->empty();
 }
@@ -21,7 +18,8 @@ std::optional<bool> IsWithin(const RegexNode& node, const RegexAutomaton& all) {
 // Takes out of `node`, a part of `whole`, each alternative that has no text of `all`.
 class Pruner {
  public:
-  Pruner(RegexNode* whole, const RegexAutomaton& all) : whole_(whole), all_(all) {}
+  Pruner(RegexNode* whole, const RegexAutomaton& all, RegexWork* work)
+      : whole_(whole), all_(all), work_(work) {}
 
   void Prune(RegexNode* node) {
     if (node->kind == RegexNode::Kind::kChoice) {
@@ -48,42 +46,44 @@ class Pruner {
 
  private:
   bool HasAll() {
-    if (states_ > kMostPrunedStates) return false;
-    const auto automaton = ToAutomaton(*whole_);
-    states_ += automaton ? automaton->states.size() : kMostPrunedStates + 1;
+    const auto automaton = ToAutomaton(*whole_, work_);
     if (!automaton) return false;
-    const auto lost = Difference(all_, *automaton);
+    const auto lost = Difference(all_, *automaton, work_);
     return lost && lost->empty();
   }
 
   RegexNode* whole_;
   const RegexAutomaton& all_;
-  size_t states_ = 0;
+  RegexWork* work_;
 };
 
 }  // namespace
 
-StatusOr<RegexNode> MeetingOf(const std::vector<RegexNode>& all, int64_t most_symbols) {
+StatusOr<RegexNode> MeetingOf(const std::vector<RegexNode>& all, RegexWork* work, int64_t most_symbols) {
   if (all.size() == 1 && !LooksAhead(all[0])) return all[0];
   const Status too_large = InvalidArgument("is too large to be written as one expression");
   std::optional<RegexAutomaton> meeting;
   for (const RegexNode& node : all) {
-    std::optional<RegexAutomaton> automaton = ToAutomaton(node);
-    if (automaton && meeting) automaton = Meeting(*meeting, *automaton);
+    std::optional<RegexAutomaton> automaton = ToAutomaton(node, work);
+    if (automaton && meeting) automaton = Meeting(*meeting, *automaton, work);
     if (!automaton) return too_large;
     meeting = std::move(automaton);
   }
   if (meeting->empty()) return InvalidArgument("there is no text that is so");
   for (const RegexNode& node : all) {
-    if (!LooksAhead(node) && IsWithin(node, *meeting).value_or(false)) return node;
+    if (!LooksAhead(node) && IsWithin(node, *meeting, work).value_or(false)) return node;
   }
   for (const RegexNode& node : all) {
     if (LooksAhead(node)) continue;
     RegexNode pruned = node;
-    Pruner(&pruned, *meeting).Prune(&pruned);
-    if (IsWithin(pruned, *meeting).value_or(false)) return pruned;
+    // What is left out last may cost what is left; the other ways come after.
+    RegexWork some{work->steps / 8};
+    const int64_t before = some.steps;
+    Pruner(&pruned, *meeting, &some).Prune(&pruned);
+    work->steps -= before - some.steps;
+    if (IsWithin(pruned, *meeting, work).value_or(false)) return pruned;
   }
-  std::optional<RegexNode> written = ToRegex(*meeting, most_symbols);
+  std::optional<RegexNode> written = ToRegex(*meeting, most_symbols, work);
   if (!written) return too_large;
   return *std::move(written);
 }

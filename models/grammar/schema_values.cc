@@ -16,7 +16,8 @@ constexpr int64_t kMostJudged = 10'000;  // schemas looked at for one value
 
 class Judge {
  public:
-  Judge(const JsonValue& root, const ConstraintLimits& limits) : root_(root), limits_(limits) {}
+  Judge(const JsonValue& root, const ConstraintLimits& limits, RegexWork* work)
+      : root_(root), limits_(limits), work_(work) {}
 
   StatusOr<bool> Holds(const JsonValue& schema, const JsonValue& value, int depth) const {
     if (schema.kind == JsonValue::Kind::kBool) return schema.boolean;
@@ -54,7 +55,7 @@ class Judge {
     }
     if (value.kind != JsonValue::Kind::kString) return true;
     TM_ASSIGN_OR_RETURN(const StringKeywords keywords, StringKeywordsOf(schema));
-    return StringHolds(keywords, value.text, limits_);
+    return StringHolds(keywords, value.text, limits_, work_);
   }
 
  private:
@@ -141,6 +142,7 @@ class Judge {
 
   const JsonValue& root_;
   const ConstraintLimits& limits_;
+  RegexWork* work_;
   mutable int64_t steps_ = 0;
 };
 
@@ -207,8 +209,8 @@ StatusOr<StringKeywords> StringKeywordsOf(const JsonValue& schema) {
 }
 
 StatusOr<bool> ValueHolds(const JsonValue& root, const JsonValue& schema, const JsonValue& value,
-                          const ConstraintLimits& limits) {
-  return Judge(root, limits).Holds(schema, value, 0);
+                          const ConstraintLimits& limits, RegexWork* work) {
+  return Judge(root, limits, work).Holds(schema, value, 0);
 }
 
 }  // namespace tramontane

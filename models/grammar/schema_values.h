@@ -26,6 +26,6 @@ StatusOr<StringKeywords> StringKeywordsOf(const JsonValue& schema);
 // Whether `value` is valid under `schema`, of `root`. INVALID_ARGUMENT, at a field: a keyword whose meaning
 // is not known here. REQUIRES: UTF-8 in `value`.
 StatusOr<bool> ValueHolds(const JsonValue& root, const JsonValue& schema, const JsonValue& value,
-                          const ConstraintLimits& limits);
+                          const ConstraintLimits& limits, RegexWork* work);
 
 }  // namespace tramontane

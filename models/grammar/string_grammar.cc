@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "kernels/core/utf8.h"
-#include "models/grammar/regex_automaton.h"
 #include "models/grammar/regex_grammar.h"
 #include "models/grammar/regex_meeting.h"
 #include "models/grammar/string_formats.h"
@@ -56,13 +55,14 @@ struct Met {
   RegexNode node;
   int64_t most = kUnbounded;
 };
-StatusOr<Met> Meet(const std::vector<RegexNode>& patterns, const std::vector<const StringFormat*>& formats) {
+StatusOr<Met> Meet(const std::vector<RegexNode>& patterns, const std::vector<const StringFormat*>& formats,
+                   RegexWork* work) {
   std::vector<RegexNode> written;
   for (const StringFormat* format : formats) written.push_back(ParseOurs(format->written));
   written.insert(written.end(), patterns.begin(), patterns.end());
   const bool has_shapes = std::any_of(formats.begin(), formats.end(),
                                       [](const StringFormat* format) { return format->shape != nullptr; });
-  StatusOr<RegexNode> node = MeetingOf(written, has_shapes ? kMostWrittenSymbols : kMostMeetingSymbols);
+  StatusOr<RegexNode> node = MeetingOf(written, work, has_shapes ? kMostWrittenSymbols : kMostMeetingSymbols);
   if (node.ok()) return Met{*std::move(node), kUnbounded};
   if (!has_shapes || written.size() == 1) return node.status();
   std::vector<RegexNode> shapes = patterns;
@@ -72,7 +72,7 @@ StatusOr<Met> Meet(const std::vector<RegexNode>& patterns, const std::vector<con
     if (format->shape_most != kUnbounded)
       most = most == kUnbounded ? format->shape_most : std::min(most, format->shape_most);
   }
-  TM_ASSIGN_OR_RETURN(RegexNode shape, MeetingOf(shapes));
+  TM_ASSIGN_OR_RETURN(RegexNode shape, MeetingOf(shapes, work));
   return Met{std::move(shape), most};
 }
 
@@ -86,14 +86,15 @@ std::string KeywordNames(const StringKeywords& keywords) {
 
 }  // namespace
 
-StatusOr<Pattern> StringGrammar(const StringKeywords& keywords, const ConstraintLimits& limits) {
+StatusOr<Pattern> StringGrammar(const StringKeywords& keywords, const ConstraintLimits& limits,
+                                RegexWork* work) {
   const auto in_string = RegexReading::Spelling::kInJsonString;
   TM_ASSIGN_OR_RETURN(const std::vector<RegexNode> patterns, ParsePatterns(keywords, limits));
   const std::vector<const StringFormat*> formats = KnownFormats(keywords);
   const char* const field = !patterns.empty() ? ".pattern" : !formats.empty() ? ".format" : ".maxLength";
   Met met{AnyText(), kUnbounded};
   if (!patterns.empty() || !formats.empty()) {
-    StatusOr<Met> meeting = Meet(patterns, formats);
+    StatusOr<Met> meeting = Meet(patterns, formats, work);
     if (!meeting.ok()) {
       const bool alone = patterns.size() + formats.size() == 1;
       return StringFault(
@@ -119,7 +120,7 @@ StatusOr<Pattern> StringGrammar(const StringKeywords& keywords, const Constraint
 }
 
 StatusOr<bool> StringHolds(const StringKeywords& keywords, const std::string& text,
-                           const ConstraintLimits& limits) {
+                           const ConstraintLimits& limits, RegexWork* work) {
   const auto length = static_cast<int64_t>(CodePointsOf(text).size());
   if (length < keywords.least || (keywords.most != kUnbounded && length > keywords.most)) return false;
   TM_ASSIGN_OR_RETURN(std::vector<RegexNode> nodes, ParsePatterns(keywords, limits));
@@ -128,7 +129,7 @@ StatusOr<bool> StringHolds(const StringKeywords& keywords, const std::string& te
     if (!anything) nodes.push_back(ParseOurs(format->outer != nullptr ? format->outer : format->written));
   }
   for (const RegexNode& node : nodes) {
-    const std::optional<RegexAutomaton> automaton = ToAutomaton(node);
+    const std::optional<RegexAutomaton> automaton = ToAutomaton(node, work);
     if (!automaton)
       return StringFault(".pattern", "is too large to look for in the values of enum and const");
     if (!Matches(*automaton, text)) return false;

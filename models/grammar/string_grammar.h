@@ -11,7 +11,7 @@
 #include "kernels/core/status.h"
 #include "models/grammar/constraint.h"
 #include "models/grammar/pattern.h"
-#include "models/grammar/regex_tree.h"
+#include "models/grammar/regex_automaton.h"
 
 namespace tramontane {
 
@@ -24,10 +24,11 @@ struct StringKeywords {
 
 // What stands between the quotes. INVALID_ARGUMENT, of the field ".pattern", ".format" or ".maxLength":
 // cannot be written, or leaves no text.
-StatusOr<Pattern> StringGrammar(const StringKeywords& keywords, const ConstraintLimits& limits);
+StatusOr<Pattern> StringGrammar(const StringKeywords& keywords, const ConstraintLimits& limits,
+                                RegexWork* work);
 
 // Whether a text that the caller wrote is so. INVALID_ARGUMENT, of the field ".pattern": cannot be known.
 StatusOr<bool> StringHolds(const StringKeywords& keywords, const std::string& text,
-                           const ConstraintLimits& limits);
+                           const ConstraintLimits& limits, RegexWork* work);
 
 }  // namespace tramontane

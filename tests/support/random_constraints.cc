@@ -196,12 +196,17 @@ class SchemaMaker {
         return {{"type", "object"},
                 {"properties", {{"a", Schema(depth - 1)}, {"b", Schema(depth - 1)}}},
                 {"anyOf", {{{"required", {"a"}}}, {{"required", {"b"}}, {"minProperties", 1}}}}};
-      case 11:
+      case 11: {
+        OrderedJson object = Object(depth);
+        for (const char* closing : {"additionalProperties", "propertyNames", "maxProperties"}) {
+          object.erase(closing);
+        }
         return {{"allOf",
-                 {Object(depth),
+                 {object,
                   {{"type", {"object", "null"}},
                    {"properties", {{"zz", Schema(depth - 1)}}},
                    {"required", {"zz"}}}}}};
+      }
       default:
         return Object(depth);
     }
@@ -229,7 +234,8 @@ class SchemaMaker {
       bool may_be_empty = false;
       const auto look = OneOf<std::string>(random_, {"(?!a)", "(?!-|\\d)", "(?!.*--)", "(?=.{0,3}$)",
                                                      "(?!.*[^z]$)", "(?=.*z|.?)", "(?!(?:ab|[@7])+$)"});
-      schema["pattern"] = "^" + look + "(?:" + RandomAlternatives(random_, 1, &may_be_empty) + "|z{1,3})$";
+      schema["pattern"] = "^" + look + "(?:" + RandomElement(random_, 0, &may_be_empty) + "{1,3}" +
+                          RandomElement(random_, 0, &may_be_empty) + "*|z{1,3})$";
     } else if (kind == 5) {
       const auto [format, pattern] =
           OneOf<std::pair<std::string, std::string>>(random_, {{"date", "^20"},
