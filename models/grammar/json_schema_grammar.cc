@@ -121,7 +121,7 @@ class SchemaTranslator {
                                          const Place& place) const;
   StatusOr<Ebnf> OneOfSchemas(const JsonValue& options, const Place& place, bool exclusive);
   StatusOr<Ebnf> OfType(std::string_view type, const JsonValue& schema, const Place& place);
-  StatusOr<Ebnf> String(const JsonValue& schema, const Place& place) const;
+  StatusOr<Ebnf> String(const JsonValue& schema, const Place& place);
   StatusOr<Ebnf> Number(const JsonValue& schema, bool integer, const Place& place) const;
   StatusOr<Ebnf> Array(const JsonValue& schema, const Place& place);
   StatusOr<Ebnf> Object(const JsonValue& schema, const Place& place);
@@ -166,6 +166,7 @@ class SchemaTranslator {
   std::map<std::string, std::string> names_;                 // body -> name
   std::map<const JsonValue*, std::string> reference_names_;  // schema that a $ref leads to -> name
   std::map<std::string, std::string> merged_names_;          // schema that was merged -> name
+  std::map<std::string, Pattern> strings_;                   // keywords of strings -> what they come to
   mutable int64_t expanded_ = 0;
   mutable RegexWork work_;
 };
@@ -586,7 +587,7 @@ StatusOr<std::optional<int64_t>> SchemaTranslator::CountOf(const JsonValue& sche
   return std::optional<int64_t>(static_cast<int64_t>(value->number));
 }
 
-StatusOr<Ebnf> SchemaTranslator::String(const JsonValue& schema, const Place& place) const {
+StatusOr<Ebnf> SchemaTranslator::String(const JsonValue& schema, const Place& place) {
   StatusOr<StringKeywords> keywords = StringKeywordsOf(schema);
   if (!keywords.ok()) return Fault(place.path + keywords.status().field(), keywords.status().sentence());
   const bool is_free = keywords->patterns.empty() && keywords->formats.empty();
@@ -598,12 +599,20 @@ StatusOr<Ebnf> SchemaTranslator::String(const JsonValue& schema, const Place& pl
     return Fault(place.path + ".maxLength", "is less than minLength");
   }
   if (is_free && keywords->least == 0 && keywords->most == kUnbounded) return EbnfName("string");
+  std::string key = std::to_string(keywords->least) + ' ' + std::to_string(keywords->most);
+  for (const std::string& pattern : keywords->patterns) key += " p" + JsonString(pattern);
+  for (const std::string& format : keywords->formats) key += " f" + JsonString(format);
+  const Pattern quote = PatternLiteral("\"");
+  const auto in_quotes = [&](const Pattern& text) {
+    return EbnfPattern(PatternSequence({quote, text, quote}));
+  };
+  if (const auto known = strings_.find(key); known != strings_.end()) return in_quotes(known->second);
   const StatusOr<Pattern> body =
       is_free ? PatternRepeat(JsonCharacterPattern(CodePoints::All()), keywords->least, keywords->most)
               : StringGrammar(*keywords, limits_, &work_);
   if (!body.ok()) return Fault(place.path + body.status().field(), body.status().sentence());
-  const Pattern quote = PatternLiteral("\"");
-  return EbnfPattern(PatternSequence({quote, *body, quote}));
+  strings_[key] = *body;
+  return in_quotes(*body);
 }
 
 StatusOr<Ebnf> SchemaTranslator::Number(const JsonValue& schema, bool integer, const Place& place) const {

@@ -74,6 +74,28 @@ std::vector<int32_t> DistancesToEnd(const RegexAutomaton& automaton) {
   return distances;
 }
 
+// Without states from which no text ends.
+RegexAutomaton Trimmed(const RegexAutomaton& automaton) {
+  const std::vector<int32_t> distances = DistancesToEnd(automaton);
+  if (distances[0] < 0) return {{RegexAutomaton::State{}}};
+  std::vector<int32_t> numbers(distances.size(), -1);
+  int32_t next = 0;
+  for (size_t s = 0; s < distances.size(); ++s) {
+    if (distances[s] >= 0) numbers[s] = next++;
+  }
+  RegexAutomaton result;
+  for (size_t s = 0; s < distances.size(); ++s) {
+    if (distances[s] < 0) continue;
+    RegexAutomaton::State& state = result.states.emplace_back();
+    state.accepts = automaton.states[s].accepts;
+    for (const RegexEdge& edge : automaton.states[s].edges) {
+      const int32_t to = numbers[static_cast<size_t>(edge.to)];
+      if (to >= 0) AddEdge(&state.edges, {edge.first, edge.last, to});
+    }
+  }
+  return result;
+}
+
 // Without states from which no text ends, and with one state for those from which the same texts end.
 RegexAutomaton Smallest(const RegexAutomaton& automaton, RegexWork* work) {
   const size_t count = automaton.states.size();
@@ -188,7 +210,7 @@ class NfaBuilder {
       });
       result.states.push_back(std::move(state));
     }
-    return Smallest(result, work);
+    return Trimmed(result);
   }
 
  private:
@@ -292,12 +314,14 @@ MaybeAutomaton InFront(const RegexNode& node, const RegexAutomaton& rest, RegexR
     }
     case RegexNode::Kind::kAhead: {
       const MaybeAutomaton ahead = InFront(node.parts[0], OfAll(/*empty_text_only=*/true), readers, work);
-      return ahead ? Meeting(rest, *ahead, work) : ahead;
+      const MaybeAutomaton both = ahead ? Meeting(rest, *ahead, work) : ahead;
+      return both ? Smallest(*both, work) : both;
     }
     case RegexNode::Kind::kNotAhead: {
       const auto others = readers == RegexReaders::kAll ? RegexReaders::kAny : RegexReaders::kAll;
       const MaybeAutomaton ahead = InFront(node.parts[0], OfAll(/*empty_text_only=*/true), others, work);
-      return ahead ? Difference(rest, *ahead, work) : ahead;
+      const MaybeAutomaton others_left = ahead ? Difference(rest, *ahead, work) : ahead;
+      return others_left ? Smallest(*others_left, work) : others_left;
     }
     case RegexNode::Kind::kClass:
       break;
@@ -347,7 +371,7 @@ MaybeAutomaton ProductOf(const RegexAutomaton& a, const RegexAutomaton& b, bool 
     if (pairs.size() > 2 * RegexAutomaton::kMostStates || !go_on) return std::nullopt;
     result.states.push_back(std::move(state));
   }
-  return Smallest(result, work);
+  return Trimmed(result);
 }
 
 // ---- to expressions -----------------------------------------------------------------------------
@@ -508,8 +532,9 @@ MaybeAutomaton Difference(const RegexAutomaton& a, const RegexAutomaton& b, Rege
 std::optional<RegexNode> ToRegex(const RegexAutomaton& automaton, int64_t most_symbols, RegexWork* work) {
   constexpr size_t kMostWritten = 256;  // states: taking one out looks at all of them
   TM_CHECK(!automaton.empty(), "an automaton of no text");
-  if (automaton.states.size() > kMostWritten) return std::nullopt;
-  return Eliminator(automaton, most_symbols).Run(work);
+  const RegexAutomaton smallest = Smallest(automaton, work);
+  if (smallest.states.size() > kMostWritten) return std::nullopt;
+  return Eliminator(smallest, most_symbols).Run(work);
 }
 
 bool Matches(const RegexAutomaton& automaton, std::string_view utf8) {

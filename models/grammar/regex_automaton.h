@@ -43,7 +43,7 @@ struct RegexAutomaton {
 // Of a class's two sets of characters, the one that counts.
 enum class RegexReaders { kAll, kAny };  // what all readers take; what any of them does
 
-// Its texts, lookaheads heeded; with as few states as they need.
+// Its texts, lookaheads heeded.
 std::optional<RegexAutomaton> ToAutomaton(const RegexNode& node, RegexWork* work,
                                           RegexReaders readers = RegexReaders::kAll);
 

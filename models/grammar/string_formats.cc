@@ -36,6 +36,8 @@ namespace {
 #define TM_EMAIL "[A-Za-z0-9_+-]{1,32}(\\.[A-Za-z0-9_+-]{1,10}){0,2}@(" TM_LABEL "\\.){1,4}" TM_TOP_DOMAIN
 #define TM_EMAIL_SHAPE "[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@(" TM_LABEL_SHAPE "\\.)+" TM_TOP_DOMAIN
 
+#define TM_EMAIL_SIMPLE "[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9]+\\.)+[A-Za-z]{2,3}"
+
 #define TM_URI "https?://" TM_HOST "(/[A-Za-z0-9_.~-]{0,64}){0,16}"
 #define TM_URI_SHAPE                   \
   "[a-z][a-z0-9+.-]+://" TM_HOST_SHAPE \
@@ -53,10 +55,11 @@ namespace {
       "1,8") "){0,3}\\)[*+?]?" TM_REGEX_PARTS("0,16") "){0,2}\\$?"
 
 constexpr StringFormat kFormats[] = {
-    {"date", TM_DATE, nullptr, kUnbounded, "[0-9]{4}-[0-9]{2}-[0-9]{2}"},
-    {"time", TM_TIME, nullptr, kUnbounded, "[0-9]{2}:[0-9]{2}:[0-9]{2}.*"},
-    {"date-time", TM_DATE "T" TM_TIME, nullptr, kUnbounded, "[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt].*"},
-    {"duration", "P([0-9]{1,6}D(" TM_DURATION_TIME ")?|" TM_DURATION_TIME ")", nullptr, kUnbounded, "P.+"},
+    {"date", TM_DATE, nullptr, nullptr, kUnbounded, "[0-9]{4}-[0-9]{2}-[0-9]{2}"},
+    {"time", TM_TIME, nullptr, nullptr, kUnbounded, "[0-9]{2}:[0-9]{2}:[0-9]{2}.*"},
+    {"date-time", TM_DATE "T" TM_TIME, nullptr, nullptr, kUnbounded, "[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt].*"},
+    {"duration", "P([0-9]{1,6}D(" TM_DURATION_TIME ")?|" TM_DURATION_TIME ")", nullptr, nullptr, kUnbounded,
+     "P.+"},
     {"uuid", TM_UUID("[0-9a-fA-F]", "[0-9a-fA-F]")},
     {"uuid1", TM_UUID_OF("1")},
     {"uuid3", TM_UUID_OF("3")},
@@ -66,12 +69,12 @@ constexpr StringFormat kFormats[] = {
     {"uuid7", TM_UUID_OF("7")},
     {"uuid8", TM_UUID_OF("8")},
     {"ipv4", TM_IPV4},
-    {"ipv6", TM_IPV6, nullptr, kUnbounded, "[0-9A-Fa-f:.]{2,45}"},
-    {"hostname", TM_HOST, TM_HOST_SHAPE, 63, "[^\\s/@]{1,253}"},
-    {"idn-hostname", TM_HOST, TM_HOST_SHAPE, 63},
-    {"email", TM_EMAIL, TM_EMAIL_SHAPE, 64, "[^\\s]+@[^\\s]+"},
-    {"idn-email", TM_EMAIL, TM_EMAIL_SHAPE, 64},
-    {"uri", TM_URI, TM_URI_SHAPE, kUnbounded, TM_URI_OUTER},
+    {"ipv6", TM_IPV6, nullptr, nullptr, kUnbounded, "[0-9A-Fa-f:.]{2,45}"},
+    {"hostname", TM_HOST, TM_HOST_SHAPE, nullptr, 63, "[^\\s/@]{1,253}"},
+    {"idn-hostname", TM_HOST, TM_HOST_SHAPE, nullptr, 63},
+    {"email", TM_EMAIL, TM_EMAIL_SHAPE, TM_EMAIL_SIMPLE, 64, "[^\\s]+@[^\\s]+"},
+    {"idn-email", TM_EMAIL, TM_EMAIL_SHAPE, TM_EMAIL_SIMPLE, 64},
+    {"uri", TM_URI, TM_URI_SHAPE, nullptr, kUnbounded, TM_URI_OUTER},
     {"uri-reference", TM_URI, TM_URI_SHAPE},
     {"iri", TM_URI, TM_URI_SHAPE},
     {"iri-reference", TM_URI, TM_URI_SHAPE},

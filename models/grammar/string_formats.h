@@ -17,6 +17,8 @@ struct StringFormat {
   // Has all of `written` and more, with fewer counts, so that other expressions can meet it: what has at most
   // `shape_most` characters is of the format. Null: `written`.
   const char* shape = nullptr;
+  // Has less than `shape`, and stays small where that meets what is open at its end. Null: none.
+  const char* simple = nullptr;
   int64_t shape_most = kUnbounded;
   // What no text of the format is outside of, to look at texts that a caller wrote. Null: anything.
   const char* outer = nullptr;

@@ -65,15 +65,23 @@ StatusOr<Met> Meet(const std::vector<RegexNode>& patterns, const std::vector<con
   StatusOr<RegexNode> node = MeetingOf(written, work, has_shapes ? kMostWrittenSymbols : kMostMeetingSymbols);
   if (node.ok()) return Met{*std::move(node), kUnbounded};
   if (!has_shapes || written.size() == 1) return node.status();
-  std::vector<RegexNode> shapes = patterns;
-  int64_t most = kUnbounded;
+  Met met;
   for (const StringFormat* format : formats) {
-    shapes.push_back(ParseOurs(format->shape != nullptr ? format->shape : format->written));
-    if (format->shape_most != kUnbounded)
-      most = most == kUnbounded ? format->shape_most : std::min(most, format->shape_most);
+    if (format->shape_most == kUnbounded) continue;
+    met.most = met.most == kUnbounded ? format->shape_most : std::min(met.most, format->shape_most);
   }
-  TM_ASSIGN_OR_RETURN(RegexNode shape, MeetingOf(shapes, work));
-  return Met{std::move(shape), most};
+  for (const auto form : {&StringFormat::shape, &StringFormat::simple}) {
+    std::vector<RegexNode> shapes = patterns;
+    for (const StringFormat* format : formats) {
+      const char* shape = format->*form != nullptr ? format->*form : format->shape;
+      shapes.push_back(ParseOurs(shape != nullptr ? shape : format->written));
+    }
+    node = MeetingOf(shapes, work);
+    if (!node.ok()) continue;
+    met.node = *std::move(node);
+    return met;
+  }
+  return node.status();
 }
 
 // The names of what is there: "pattern and format".
