@@ -47,12 +47,11 @@ namespace {
 #define TM_POINTER "(/[A-Za-z0-9_.-]{0,32}){0,16}"
 
 // Expressions that every reader of expressions takes: characters, classes and groups of those, repeated.
-#define TM_REGEX_CLASS "\\[\\^?(a-z|A-Z|0-9|[A-Za-z0-9_.]){1,8}\\]"
+#define TM_REGEX_CLASS "\\[\\^?(a-z|A-Z|0-9|[A-Za-z0-9_.]){1,3}\\]"
 #define TM_REGEX_PARTS(counts) \
   "(([A-Za-z0-9_ @:,;=%&~-]|\\\\[dwsDWS.*+?()|^$/]|\\.|" TM_REGEX_CLASS ")([*+?]|\\{[1-9]\\})?){" counts "}"
-#define TM_REGEX                                                                           \
-  "\\^?" TM_REGEX_PARTS("0,16") "(\\((\\?:)?" TM_REGEX_PARTS("1,8") "(\\|" TM_REGEX_PARTS( \
-      "1,8") "){0,3}\\)[*+?]?" TM_REGEX_PARTS("0,16") "){0,2}\\$?"
+#define TM_REGEX_GROUP "\\((\\?:)?" TM_REGEX_PARTS("1,4") "(\\|" TM_REGEX_PARTS("1,4") "){0,2}\\)[*+?]?"
+#define TM_REGEX "\\^?" TM_REGEX_PARTS("0,8") "(" TM_REGEX_GROUP TM_REGEX_PARTS("0,8") "){0,2}\\$?"
 
 constexpr StringFormat kFormats[] = {
     {"date", TM_DATE, nullptr, nullptr, kUnbounded, "[0-9]{4}-[0-9]{2}-[0-9]{2}"},

@@ -194,18 +194,17 @@ class SchemaMaker {
         return Array(depth);
       case 10:
         return {{"type", "object"},
-                {"properties", {{"a", Schema(depth - 1)}, {"b", Schema(depth - 1)}}},
+                {"properties", {{"a", Schema(0)}, {"b", Schema(0)}}},
                 {"anyOf", {{{"required", {"a"}}}, {{"required", {"b"}}, {"minProperties", 1}}}}};
       case 11: {
-        OrderedJson object = Object(depth);
+        OrderedJson object = Object(1);
         for (const char* closing : {"additionalProperties", "propertyNames", "maxProperties"}) {
           object.erase(closing);
         }
-        return {{"allOf",
-                 {object,
-                  {{"type", {"object", "null"}},
-                   {"properties", {{"zz", Schema(depth - 1)}}},
-                   {"required", {"zz"}}}}}};
+        return {
+            {"allOf",
+             {object,
+              {{"type", {"object", "null"}}, {"properties", {{"zz", Schema(0)}}}, {"required", {"zz"}}}}}};
       }
       default:
         return Object(depth);
