@@ -23,9 +23,9 @@ namespace {
 // Names of hosts: no two hyphens side by side, which announce another alphabet, and a letter to begin the
 // last label, so that no reader takes the whole for an address of numbers. A label has at most 63 characters
 // and the name 253.
-#define TM_LABEL "[A-Za-z0-9](-?[A-Za-z0-9]){0,20}"
-#define TM_LAST_LABEL "[A-Za-z](-?[A-Za-z0-9]){0,20}"
-#define TM_HOST "(" TM_LABEL "\\.){0,4}" TM_LAST_LABEL
+#define TM_LABEL "[A-Za-z0-9](-?[A-Za-z0-9]){0,15}"
+#define TM_LAST_LABEL "[A-Za-z](-?[A-Za-z0-9]){0,15}"
+#define TM_HOST "(" TM_LABEL "\\.){0,3}" TM_LAST_LABEL
 #define TM_LABEL_SHAPE "[A-Za-z0-9](-?[A-Za-z0-9])*"
 #define TM_HOST_SHAPE "(" TM_LABEL_SHAPE "\\.)*[A-Za-z](-?[A-Za-z0-9])*"
 
@@ -33,18 +33,18 @@ namespace {
 #define TM_TOP_DOMAIN                                                                                      \
   "([A-Za-z]{2,3}|([B-HJKMNP-SU-Zb-hjkmnp-su-z][A-Za-z]|[Aa][A-QS-Za-qs-z]|[Ii][A-MO-Za-mo-z]|[Ll][A-NP-Z" \
   "a-np-z]|[Oo][A-MO-Za-mo-z]|[Tt][A-DF-Za-df-z])[A-Za-z]{2,10}|info|tech)"
-#define TM_EMAIL "[A-Za-z0-9_+-]{1,32}(\\.[A-Za-z0-9_+-]{1,10}){0,2}@(" TM_LABEL "\\.){1,4}" TM_TOP_DOMAIN
+#define TM_EMAIL "[A-Za-z0-9_+-]{1,32}(\\.[A-Za-z0-9_+-]{1,10}){0,2}@(" TM_LABEL "\\.){1,3}" TM_TOP_DOMAIN
 #define TM_EMAIL_SHAPE "[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@(" TM_LABEL_SHAPE "\\.)+" TM_TOP_DOMAIN
 
 #define TM_EMAIL_SIMPLE "[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9]+\\.)+[A-Za-z]{2,3}"
 
-#define TM_URI "https?://" TM_HOST "(/[A-Za-z0-9_.~-]{0,64}){0,16}"
+#define TM_URI "https?://" TM_HOST "(/[A-Za-z0-9_.~/-]{0,128})?"
 #define TM_URI_SHAPE                   \
   "[a-z][a-z0-9+.-]+://" TM_HOST_SHAPE \
   "(:[1-9][0-9]{0,3})?(/[A-Za-z0-9_.~-]*)*(\\?[A-Za-z0-9_.~=&/+-]*)?(#[A-Za-z0-9_.~=&/-]*)?"
 #define TM_URI_OUTER "[A-Za-z][A-Za-z0-9+.-]*:[^\\s]*"
 
-#define TM_POINTER "(/[A-Za-z0-9_.-]{0,32}){0,16}"
+#define TM_POINTER "(/[A-Za-z0-9_./-]{0,64})?"
 
 // Expressions that every reader of expressions takes: characters, classes and groups of those, repeated.
 #define TM_REGEX_CLASS "\\[\\^?(a-z|A-Z|0-9|[A-Za-z0-9_.]){1,3}\\]"
