@@ -368,7 +368,7 @@ MaybeAutomaton ProductOf(const RegexAutomaton& a, const RegexAutomaton& b, bool 
       }
     }
     const bool go_on = work->Take(static_cast<int64_t>(1 + here.edges.size() + there.edges.size()));
-    if (pairs.size() > 2 * RegexAutomaton::kMostStates || !go_on) return std::nullopt;
+    if (pairs.size() > RegexAutomaton::kMostPairs || !go_on) return std::nullopt;
     result.states.push_back(std::move(state));
   }
   return Trimmed(result);

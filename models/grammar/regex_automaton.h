@@ -1,8 +1,8 @@
 // RegexAutomaton: the texts of an expression as a deterministic automaton, to meet others: "these and those",
 // "these but not those", "are these among those?".
 //
-// Any thread. Plain values. Each of its functions stops at kMostStates, and where its work is used up, with
-// nothing. Always: states[0] is the start; what has no edge leads nowhere.
+// Any thread. Plain values. Each of its functions stops at kMostStates or kMostPairs, and where its work is
+// used up, with nothing. Always: states[0] is the start; what has no edge leads nowhere.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct RegexWork {
 };
 
 struct RegexAutomaton {
-  static constexpr size_t kMostStates = 2048;
+  static constexpr size_t kMostStates = 2048;  // of an expression
+  static constexpr size_t kMostPairs = 16384;  // of two automata at once
 
   struct Edge {
     uint32_t first;

@@ -7,12 +7,10 @@
 namespace tramontane {
 namespace {
 
-std::optional<bool> IsWithin(const RegexNode& node, const RegexAutomaton& all, RegexWork* work) {
-  const auto automaton = ToAutomaton(node, work);
-  if (!automaton) return std::nullopt;
-  const auto others = Difference(*automaton, all, work);
-  if (!others) return std::nullopt;
-  return others->empty();
+// Surely each text of `some` is one of `all`.
+bool IsWithin(const RegexAutomaton& some, const RegexAutomaton& all, RegexWork* work) {
+  const auto others = Difference(some, all, work);
+  return others && others->empty();
 }
 
 // Takes out of `node`, a part of `whole`, each alternative that has no text of `all`.
@@ -62,26 +60,33 @@ class Pruner {
 StatusOr<RegexNode> MeetingOf(const std::vector<RegexNode>& all, RegexWork* work, int64_t most_symbols) {
   if (all.size() == 1 && !LooksAhead(all[0])) return all[0];
   const Status too_large = InvalidArgument("is too large to be written as one expression");
-  std::optional<RegexAutomaton> meeting;
+  std::vector<RegexAutomaton> automata;
   for (const RegexNode& node : all) {
     std::optional<RegexAutomaton> automaton = ToAutomaton(node, work);
-    if (automaton && meeting) automaton = Meeting(*meeting, *automaton, work);
     if (!automaton) return too_large;
-    meeting = std::move(automaton);
+    automata.push_back(*std::move(automaton));
   }
+  for (size_t i = 0; i < all.size(); ++i) {
+    const bool within = !LooksAhead(all[i]) && !automata[i].empty() &&
+                        std::all_of(automata.begin(), automata.end(), [&](const RegexAutomaton& other) {
+                          return &other == &automata[i] || IsWithin(automata[i], other, work);
+                        });
+    if (within) return all[i];
+  }
+  std::optional<RegexAutomaton> meeting = automata[0];
+  for (size_t i = 1; i < automata.size() && meeting; ++i) meeting = Meeting(*meeting, automata[i], work);
+  if (!meeting) return too_large;
   if (meeting->empty()) return InvalidArgument("there is no text that is so");
-  for (const RegexNode& node : all) {
-    if (!LooksAhead(node) && IsWithin(node, *meeting, work).value_or(false)) return node;
-  }
   for (const RegexNode& node : all) {
     if (LooksAhead(node)) continue;
     RegexNode pruned = node;
-    // What is left out last may cost what is left; the other ways come after.
+    // Leaving out may cost a part of what is left; another way comes after.
     RegexWork some{work->steps / 8};
     const int64_t before = some.steps;
     Pruner(&pruned, *meeting, &some).Prune(&pruned);
     work->steps -= before - some.steps;
-    if (IsWithin(pruned, *meeting, work).value_or(false)) return pruned;
+    const std::optional<RegexAutomaton> left = ToAutomaton(pruned, work);
+    if (left && IsWithin(*left, *meeting, work)) return pruned;
   }
   std::optional<RegexNode> written = ToRegex(*meeting, most_symbols, work);
   if (!written) return too_large;
