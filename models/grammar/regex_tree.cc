@@ -34,10 +34,12 @@ int64_t ProductOfLengths(int64_t length, int64_t times) {
 }
 
 // (A count never stands at byte 0: such a one is not the caller's.)
-Status TooLarge(size_t at, int64_t size, const ConstraintLimits& limits) {
+Status CheckSize(size_t at, int64_t size, const ConstraintLimits& limits) {
+  const int64_t most = kPatternSymbols * limits.max_size;
+  if (size <= most) return {};
   return InvalidArgument((at > 0 ? "at byte " + std::to_string(at) + ": " : "") + "comes to " +
                          std::to_string(size) + " symbols with its repetitions written out; at most " +
-                         std::to_string(limits.max_size) + " are supported");
+                         std::to_string(most) + " are supported");
 }
 
 StatusOr<Pattern> PartToPattern(const RegexNode& node, RegexReading::Spelling spelling,
@@ -55,8 +57,8 @@ StatusOr<Pattern> PartToPattern(const RegexNode& node, RegexReading::Spelling sp
   if (node.kind == RegexNode::Kind::kChoice) return PatternChoice(parts);
   TM_CHECK(node.kind == RegexNode::Kind::kRepeat, "a lookahead in a pattern");
   // Before it is written out.
-  const int64_t size = parts[0].size * std::max<int64_t>({1, node.least, node.most});
-  if (size > limits.max_size) return TooLarge(node.at, size, limits);
+  TM_RETURN_IF_ERROR(
+      CheckSize(node.at, parts[0].size * std::max<int64_t>({1, node.least, node.most}), limits));
   return PatternRepeat(parts[0], node.least, node.most);
 }
 
@@ -153,7 +155,7 @@ Pattern JsonCharacterPattern(const CodePoints& characters) {
 StatusOr<Pattern> ToPattern(const RegexNode& node, RegexReading::Spelling spelling,
                             const ConstraintLimits& limits) {
   TM_ASSIGN_OR_RETURN(Pattern whole, PartToPattern(node, spelling, limits));
-  if (whole.size > limits.max_size) return TooLarge(node.at, whole.size, limits);
+  TM_RETURN_IF_ERROR(CheckSize(node.at, whole.size, limits));
   if (whole.empty_side_by_side > kMostEmptySideBySide) {
     return InvalidArgument("has more than " + std::to_string(kMostEmptySideBySide) +
                            " elements side by side that may be empty");
