@@ -56,7 +56,7 @@ class Recorder final : public AnswerWriter {
     told.push_back(std::to_string(choice) + " ends: " + EndName(end));
   }
   ApiError OnFailed(size_t choice, const v1::Finished& finished, std::string* out) override {
-    if (releases_on_failure) Release(choice, out);
+    if (releases_on_failure) Release(choice, ToolCallParser::End::kCutOff, out);
     told.push_back(std::to_string(choice) + " fails");
     return {.status = 500, .message = finished.error_message()};
   }
