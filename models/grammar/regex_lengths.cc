@@ -30,9 +30,10 @@ int64_t Smaller(int64_t a, int64_t b) {  // of two that may be kUnbounded
   return b == kUnbounded ? a : std::min(a, b);
 }
 
-// Symbols with repetitions written out.
+// Symbols with repetitions written out; a class of many characters is several.
 int64_t SizeOf(const RegexNode& node) {
-  if (node.kind == RegexNode::Kind::kClass) return 1;
+  constexpr int64_t kManyCharacters = 256;
+  if (node.kind == RegexNode::Kind::kClass) return node.surely.count() < kManyCharacters ? 1 : 12;
   int64_t size = 0;
   for (const RegexNode& part : node.parts) size = std::min(kMostGrammarSize, size + SizeOf(part));
   if (node.kind != RegexNode::Kind::kRepeat) return size;

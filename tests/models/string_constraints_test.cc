@@ -183,6 +183,8 @@ TEST_F(StringConstraints, ManyLengthsShortenTheParts) {
   const std::string a(30, 'a');
   Strings(R"("pattern": "^[a-z]+ [a-z]+ [a-z]+$", "maxLength": 100)", {"a b c", a + " b " + a},
           {a + a + a + " b " + a, "a b"});
+  Strings(R"("pattern": "^.+ .+$", "maxLength": 60)", {"a b", a.substr(2) + " " + a.substr(2)},
+          {a + " " + a, "ab"});
 }
 
 TEST_F(StringConstraints, LengthsThatLeaveNothingAreRefused) {

@@ -74,6 +74,8 @@ int Main(int64_t count, uint32_t seed) {
     spec.kind = schema ? ConstraintSpec::Kind::kJsonSchema : ConstraintSpec::Kind::kRegex;
     spec.text = format ? RandomFormatSchema(random) : schema ? RandomSchema(random) : RandomRegex(random);
     const auto grammar = compiler->Compile(spec);
+    // (A few ranges of integers are as much as a grammar may have.)
+    if (grammar.status().message().find("symbols of grammar") != std::string::npos) continue;
     if (!grammar.ok()) {
       std::fprintf(stderr, "%s: %s\n", spec.text.c_str(), grammar.status().ToString().c_str());
       return 1;

@@ -181,7 +181,7 @@ class SchemaMaker {
       case 5: {
         uses_definitions_ = true;
         OrderedJson schema = {{"$ref", OneOf<std::string>(random_, {"#/$defs/leaf", "#/%24defs/node"})}};
-        if (Chance(random_, 40)) schema["minimum"] = -5;
+        if (Chance(random_, 40)) schema["minimum"] = 0;
         return schema;
       }
       case 6:
