@@ -126,7 +126,9 @@ Status CheckHeaderChat(const HeaderFormat& format, bool may_think, std::span<con
                        std::span<const ToolDefinition> tools, const ChatOptions& options) {
   if (said.empty()) return ChatFault("messages", "a conversation needs at least one message");
   if (!tools.empty()) return ChatFault("tools", HasNo(format, "tools") + kRunTheTemplate);
-  if (options.reasoning_effort) return ChatFault("reasoning_effort", HasNo(format, "such setting"));
+  if (options.reasoning_effort && (may_think || *options.reasoning_effort != "none")) {
+    return ChatFault("reasoning_effort", HasNo(format, "such setting"));
+  }
   for (const SaidMessage& one : said) {
     TM_RETURN_IF_ERROR(CheckHeaderMessage(format, may_think, one, &one == &said.back()));
   }

@@ -676,7 +676,7 @@ StatusOr<Ebnf> SchemaTranslator::Array(const JsonValue& schema, const Place& pla
   if (items != nullptr && !closed) {
     TM_ASSIGN_OR_RETURN(const Ebnf item, Schema(*items, place.Inside(".items")));
     TM_ASSIGN_OR_RETURN(rest, Rule(item, place));
-  } else if (items == nullptr && prefix == nullptr) {
+  } else if (items == nullptr && (prefix == nullptr || least > static_cast<int64_t>(first.size()))) {
     rest = EbnfName("value");
   }
   if (max_items && *max_items < static_cast<int64_t>(first.size())) {

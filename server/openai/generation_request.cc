@@ -110,6 +110,7 @@ namespace {
 
 // In OpenAI's chats, what a tool or a call says of its function is in an object of its own.
 std::string WithFunction(std::string name) {
+  if (name == "tool_choice.name") return "tool_choice.function.name";
   if (name.find("tools[") == std::string::npos && name.find("tool_calls[") == std::string::npos) return name;
   for (const std::string_view key : {".name", ".description", ".parameters", ".arguments"}) {
     if (name.ends_with("]" + std::string(key))) name.insert(name.size() - key.size(), ".function");

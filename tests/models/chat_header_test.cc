@@ -116,6 +116,7 @@ TEST(HeaderChat, WhatTheFormatHasNoPlaceForIsRefusedByName) {
     EXPECT_EQ(Text(format, {User("a"), thought}), "refused: messages[1].content: " + has_no + "thinking");
     EXPECT_THAT(Text(format, {User("a")}, {}, {.reasoning_effort = "high"}),
                 HasSubstr("refused: reasoning_effort"));
+    EXPECT_EQ(Text(format, {User("a")}, {}, {.reasoning_effort = "none"}), Text(format, {User("a")}));
     EXPECT_THAT(Text(format, {}), HasSubstr("refused: messages: "));
     EXPECT_THAT(Text(format, {{.role = ChatRole::kUser}}), HasSubstr("messages[0]: a user message needs"));
     EXPECT_THAT(Text(format, {User("\xff")}), HasSubstr("messages[0].content: not UTF-8 at byte 0"));

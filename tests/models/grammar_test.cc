@@ -283,6 +283,8 @@ TEST_F(JsonSchemaGrammarTest, Arrays) {
   Valid(
       R"({"prefixItems": [{"type": "integer"}, {"type": "null"}], "items": {"type": "boolean"}, "minItems": 1})",
       {"[1]", "[1, null]", "[1, null, true]"}, {"[]", "[null]", "[1, true]"});
+  Valid(R"({"prefixItems": [{"type": "integer"}], "minItems": 2, "maxItems": 3})",
+        {R"([1, "a"])", "[1, 2, {}]"}, {"[1]", "[1, 2, 3, 4]", R"(["a", 1])"});
   Valid(R"({"prefixItems": [{"type": "integer"}, {"type": "null"}], "minItems": 2})", {"[1, null]"},
         {"[1]", "[1, null, 2]"});
   Valid(R"({"type": "array"})", {"[]", "[1, \"a\", {}]"}, {"{}"});

@@ -238,6 +238,7 @@ TEST(Errors, OfAFieldThatAnotherImpliesNameTheOneThatWasSent) {
   const GenerationRequest forced =
       ChatWith(R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required")");
   EXPECT_EQ(forced.names[0].NameOf("constraint"), "tool_choice");
+  EXPECT_EQ(forced.names[0].NameOf("chat.tool_choice.name"), "tool_choice.function.name");
 }
 
 TEST(Errors, OfOnePromptOfSeveralNameIt) {
