@@ -32,8 +32,8 @@ std::string PrintJson(const Json& value);
 // A number that is whole as an integer: 0, not 0.0.
 Json NumberJson(double number);
 
-// `bytes` as a JSON string with its quotes. What is not UTF-8 becomes U+FFFD, so the result always is. No character at
-// which any reader of lines would end one stands in it as it is.
+// `bytes` as a JSON string with its quotes. What is not UTF-8 becomes U+FFFD, so the result always is. No
+// character at which any reader of lines would end one stands in it as it is.
 void AppendJsonString(std::string_view bytes, std::string* out);
 std::string JsonString(std::string_view bytes);
 
