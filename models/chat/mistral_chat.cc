@@ -13,14 +13,12 @@ namespace tramontane {
 namespace {
 
 // The effort asked for, or the default of the vocabulary's file; "" where it knows none.
-StatusOr<std::string> ReasoningEffortOf(const MistralFormat& format, const ModelSettings* settings,
-                                        const ChatOptions& options) {
+StatusOr<std::string> ReasoningEffortOf(const ModelSettings* settings, const ChatOptions& options) {
   const bool has_efforts = settings != nullptr && settings->reasoning_effort;
   if (!options.reasoning_effort) return has_efforts ? settings->reasoning_effort->default_value : "";
   if (!has_efforts) {
-    // Where a file could have efforts and has none, or nobody thinks, none is what is done anyway.
-    const bool never_thinks = settings != nullptr || format.thinking == MistralFormat::Thinking::kNowhere;
-    if (never_thinks && *options.reasoning_effort == "none") return std::string();
+    // Where a file could have efforts and has none, none is what is done anyway.
+    if (settings != nullptr && *options.reasoning_effort == "none") return std::string();
     return ChatFault("reasoning_effort", "the model has no such setting");
   }
   std::string known;
@@ -51,7 +49,7 @@ StatusOr<std::string> SettingsJson(const MistralFormat& format, const ModelSetti
                               " needs model_settings_builder in the tokenizer's file");
   }
   TM_ASSIGN_OR_RETURN(const std::string schema, AnswerSchemaOf(settings, options));
-  TM_ASSIGN_OR_RETURN(const std::string effort, ReasoningEffortOf(format, settings, options));
+  TM_ASSIGN_OR_RETURN(const std::string effort, ReasoningEffortOf(settings, options));
   std::string json;
   if (!schema.empty()) json += "{\"json_schema\": " + schema;
   if (!effort.empty()) {

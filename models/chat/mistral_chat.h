@@ -12,7 +12,7 @@
 //     prompt (refused there after the last answer, where nothing is left to answer);
 //   - a tool's parameters that are an object and no sound JSON Schema: shown to the model as they are.
 // What it passes over and we refuse: a reasoning effort where the vocabulary's file has no such setting, but
-// for "none" where nobody thinks.
+// for "none".
 #pragma once
 
 #include <optional>

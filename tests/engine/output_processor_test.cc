@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <memory>
 #include <random>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "tests/support/fake_grammar.h"
 #include "tests/support/piece_tokenizer.h"
 #include "tests/support/test_scale.h"
 #include "tests/support/test_seed.h"
@@ -100,9 +102,11 @@ TEST(StopMatcher, WhereTheTextIsCutMakesNoDifference) {
 
 TEST(ChoiceText, ACharacterThatThePromptLeavesUnfinishedIsInTheText) {
   const PieceTokenizer tokenizer({"<s>", "x", "\xF0", "\x9F\x99", "\x82", "\xC3", "\xA9", "a"});
+  std::shared_ptr<const Grammar> grammar;
   const auto text_behind = [&](std::vector<int32_t> prompt, const std::vector<int32_t>& ids) {
     Request request;
     request.prompt = std::move(prompt);
+    request.constraint.grammar = grammar;
     ChoiceText text(request, &tokenizer);
     ChoiceText::Shown shown;
     for (const int32_t id : ids) text.Append(id, ChoiceText::Spelling::kShown, &shown);
@@ -120,6 +124,9 @@ TEST(ChoiceText, ACharacterThatThePromptLeavesUnfinishedIsInTheText) {
       << "what the ids of both say";
   EXPECT_EQ(text_behind({5, 0}, {6}), "\uFFFD") << "no character goes on behind a control token";
   EXPECT_EQ(text_behind({0, 1, 5, 6}, {7}), "a");
+  grammar =
+      std::make_shared<FakeGrammar>([](const std::vector<int32_t>&) { return std::vector<int32_t>{7}; });
+  EXPECT_EQ(text_behind({0, 5}, {7}), "a") << "which is held to a grammar, by itself";
 }
 
 TEST(ChoiceText, MarkedTokensStandAtTheExactByteHoweverTextIsHeldBackAndJoined) {

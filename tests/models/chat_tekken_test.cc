@@ -110,10 +110,9 @@ TEST(ChatTekkenTest, V15PutsSettingsBehindTheTools) {
 
 TEST(ChatTekkenTest, AnEffortThatTheModelDoesNotKnowIsRefused) {
   for (const TokenizerVersion format : {TokenizerVersion::kV1, TokenizerVersion::kV3, kV7, kV11, kV13}) {
-    EXPECT_EQ(WithEffort(format, "high"), "refused: reasoning_effort: the model has no such setting");
-    const bool thinks = format == kV13;
-    EXPECT_EQ(WithEffort(format, "none"), thinks ? "refused: reasoning_effort: the model has no such setting"
-                                                 : Text(format, {User("a")}));
+    for (const char* effort : {"high", "none"}) {
+      EXPECT_EQ(WithEffort(format, effort), "refused: reasoning_effort: the model has no such setting");
+    }
   }
   EXPECT_EQ(WithEffort(kV15, "low"), "refused: reasoning_effort: 'low' is not one of none, high");
   EXPECT_EQ(WithEffort(kV15, ""), "refused: reasoning_effort: '' is not one of none, high");

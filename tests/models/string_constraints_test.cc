@@ -190,8 +190,8 @@ TEST_F(StringConstraints, ManyLengthsShortenTheParts) {
 TEST_F(StringConstraints, LengthsThatLeaveNothingAreRefused) {
   EXPECT_EQ(Refused(R"("format": "uuid", "maxLength": 35)"), ".maxLength: leaves no text under format");
   EXPECT_EQ(Refused(R"("pattern": "^a{3}$", "minLength": 4)"), ".minLength: leaves no text under pattern");
-  EXPECT_EQ(Refused(R"("pattern": "^a+$", "maxLength": 3000)"),
-            ".maxLength: is 3000; at most 1024 is supported");
+  EXPECT_EQ(Refused(R"("pattern": "^a+$", "maxLength": 5000)"),
+            ".maxLength: is 5000; at most 4096 is supported");
   EXPECT_EQ(Refused(R"("pattern": "a", "maxLength": -1)"), ".maxLength: is not a whole number from 0");
 }
 
@@ -207,7 +207,7 @@ TEST_F(StringConstraints, ARepetitionMayLeaveItsLeastOut) {
   Expect(Kind::kJsonSchema, R"({"type": "object", "propertyNames": {"pattern": "^a{,2}$"}})",
          {R"({"aa": 1})"}, {R"({"aaa": 1})", R"({"a{,2}": 1})"});
   EXPECT_EQ(Refusal(Kind::kRegex, "{,3}"), "at byte 0: nothing to repeat in front of {");
-  EXPECT_EQ(Refusal(Kind::kRegex, "a{,1025}"), "at byte 1: a repetition of more than 1024");
+  EXPECT_EQ(Refusal(Kind::kRegex, "a{,4097}"), "at byte 1: a repetition of more than 4096");
   EXPECT_EQ(Refusal(Kind::kGrammar, "root ::= [0-9]{,3}"),
             "at byte 14: braces hold {m}, {m,} or {m,n}; up to n is {0,n}");
 }
