@@ -503,6 +503,7 @@ TEST_F(GrammarTest, ATokenMayComeExactlyWhereItsBytesMay) {
       {Kind::kRegex, "a{0,25}b?", {}},
       {Kind::kRegex, "(a|é){3,40}(ab)*\"?", {}},
       {Kind::kRegex, "[^b]{0,18}|a{20}b", {}},
+      {Kind::kRegex, "a{1,5}[^a]{0,30}", {}},
       {Kind::kRegex, "(a{1,3}b|ax)*", {}},
       {Kind::kGrammar, "root ::= word (\"x\" word)* \"\\\"\"?\nword ::= [ab]{1,15}", {}},
   };
