@@ -11,8 +11,7 @@ namespace {
 
 constexpr int64_t kManyCharacters = 256;
 constexpr int64_t kSizeOfMany =
-    12;  // of a class of many characters, in symbols: most tokens have to be tried there
-constexpr int64_t kMostAtOnce = 4096;  // the library unrolls repetitions up to this
+    12;  // of a class of many characters, in symbols: UTF-8 makes so many states of it
 
 // Letters and digits stand for themselves, the rest is spelled by number.
 std::string Escaped(uint32_t code_point) {
@@ -48,14 +47,6 @@ Pattern WithCount(const Pattern& part, int64_t least, int64_t most) {
   const std::string count =
       least == most ? std::to_string(least) : std::to_string(least) + ',' + std::to_string(most);
   return Counted(part, AsElement(part) + '{' + count + '}', least, most);
-}
-
-// Up to `most`, in runs that the library unrolls, one inside the other so that there is one way through.
-Pattern UpTo(const Pattern& part, int64_t most) {
-  if (most <= kMostAtOnce) return WithCount(part, 0, most);
-  return PatternChoice(
-      {WithCount(part, 0, kMostAtOnce - 1),
-       PatternSequence({WithCount(part, kMostAtOnce, kMostAtOnce), UpTo(part, most - kMostAtOnce)})});
 }
 
 }  // namespace
@@ -140,16 +131,13 @@ Pattern PatternRepeat(const Pattern& part, int64_t least, int64_t most) {
            static_cast<long long>(most));
   if (part.text.empty() || most == 0) return {};
   std::vector<Pattern> parts;
-  for (int64_t left = least; left > 0; left -= std::min(left, kMostAtOnce)) {
-    const int64_t run = std::min(left, kMostAtOnce);
-    parts.push_back(WithCount(part, run, run));
-  }
+  if (least > 0) parts.push_back(WithCount(part, least, least));
   if (most == kUnbounded) {
     parts.push_back(Counted(part, AsElement(part) + '*', 0, kUnbounded));
   } else if (most == least + 1) {
     parts.push_back(PatternOptional(part));
   } else if (most > least) {
-    parts.push_back(UpTo(part, most - least));
+    parts.push_back(WithCount(part, 0, most - least));
   }
   return PatternSequence(parts);
 }
