@@ -27,8 +27,8 @@ ChoiceText::ChoiceText(const Request& request, const Tokenizer* tokenizer)
   const auto begin = std::find_if(request.prompt.rbegin(), end, is_control).base();
   std::string prompt_text;
   for (auto id = begin; id != request.prompt.end(); ++id) detokenizer_->Append(*id, &prompt_text);
-  if (request.constraint.grammar != nullptr)
-    detokenizer_->Flush(&prompt_text);  // the text alone is held to it
+  // A grammar holds the text alone.
+  if (request.constraint.grammar != nullptr) detokenizer_->Flush(&prompt_text);
 }
 
 const std::string* ChoiceText::Append(int32_t token, Spelling spelling, Shown* shown) {
