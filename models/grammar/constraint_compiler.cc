@@ -10,6 +10,7 @@
 #include "models/grammar/ebnf.h"
 #include "models/grammar/ebnf_ambiguity.h"
 #include "models/grammar/ebnf_check.h"
+#include "models/grammar/ebnf_repetitions.h"
 #include "models/grammar/json_schema_grammar.h"
 #include "models/grammar/regex_grammar.h"
 
@@ -129,7 +130,7 @@ StatusOr<std::string> ConstraintCompiler::ToEbnf(const ConstraintSpec& spec) con
     case ConstraintSpec::Kind::kGrammar:
       TM_RETURN_IF_ERROR(CheckEbnf(spec.text, limits_));
       TM_RETURN_IF_ERROR(CheckUnambiguous(spec.text));
-      return spec.text;
+      return WithRegularRepetitions(spec.text, limits_);
     case ConstraintSpec::Kind::kChoice: {
       if (spec.choices.empty()) return InvalidArgument("has no texts; at least one is needed");
       if (spec.choices.size() > static_cast<size_t>(limits_.max_choices)) {

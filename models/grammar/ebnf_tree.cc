@@ -53,8 +53,9 @@ class EbnfParser {
   EbnfNode Sequence() {
     EbnfNode sequence{.kind = EbnfNode::Kind::kSequence, .at = at_};
     while (!failed_ && !AtEndOfSequence()) {
+      const size_t start = at_;
       EbnfNode element = Element();
-      if (!failed_ && AtQuantifier()) element = Repeated(std::move(element));
+      if (!failed_ && AtQuantifier()) element = Repeated(std::move(element), start);
       failed_ = failed_ || AtQuantifier();
       sequence.parts.push_back(std::move(element));
     }
@@ -85,12 +86,14 @@ class EbnfParser {
     const size_t start = at_++;
     while (at_ < grammar_.size() && grammar_[at_] != close) at_ += grammar_[at_] == '\\' ? 2 : 1;
     const bool is_empty = close == '"' && at_ == start + 1;
+    const size_t end = std::min(grammar_.size(), at_ + 1);
     Step();
-    return {.kind = EbnfNode::Kind::kText, .at = start, .is_empty_text = is_empty};
+    return {
+        .kind = EbnfNode::Kind::kText, .at = start, .begin = start, .end = end, .is_empty_text = is_empty};
   }
 
-  EbnfNode Repeated(EbnfNode element) {
-    EbnfNode repeat{.kind = EbnfNode::Kind::kRepeat, .at = element.at};
+  EbnfNode Repeated(EbnfNode element, size_t start) {
+    EbnfNode repeat{.kind = EbnfNode::Kind::kRepeat, .at = element.at, .begin = start};
     switch (Peek()) {
       case '*':
         repeat.most = EbnfNode::kNoMost;
@@ -105,6 +108,7 @@ class EbnfParser {
       default:
         TakeCounts(&repeat);
     }
+    repeat.end = std::min(grammar_.size(), at_ + 1);
     Step();
     repeat.parts.push_back(std::move(element));
     return repeat;

@@ -23,7 +23,8 @@ struct EbnfNode {
   static constexpr int64_t kNoMost = std::numeric_limits<int64_t>::max();
 
   Kind kind = Kind::kText;
-  size_t at = 0;               // its first byte in the grammar
+  size_t at = 0;               // its first byte in the grammar, behind brackets
+  size_t begin = 0, end = 0;   // of kText and kRepeat: all of its bytes, brackets included
   bool is_empty_text = false;  // of kText
   int32_t rule = kUnknownRule;
   int64_t least = 0;

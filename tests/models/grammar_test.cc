@@ -11,6 +11,7 @@
 
 #include "kernels/core/utf8.h"
 #include "models/grammar/constraint_compiler.h"
+#include "models/grammar/ebnf_repetitions.h"
 #include "models/grammar/json_schema_grammar.h"
 #include "models/tokenizer/load.h"
 #include "tests/models/grammar_case.h"
@@ -481,6 +482,41 @@ TEST_F(GrammarTest, OneSpaceAloneMayStandInFrontOfAMessageAndNoSecondOne) {
   EXPECT_EQ(mask[0], 0b0001u);
 }
 
+// A repetition of what is regular is one pattern, with rules that do not lead back to themselves; others are
+// the library's. The texts are the same.
+TEST_F(GrammarTest, RepetitionsInAGrammarAreWhatTheyRepeat) {
+  const auto expect = [this](const std::string& grammar, const Texts& taken, const Texts& refused) {
+    Expect(Kind::kGrammar, grammar, taken, refused);
+  };
+  expect("root ::= [a-c^-]{2,3} \"!\" # {9,9}", {"a-!", "^b-!"}, {"a!", "abca!", "d-!"});
+  expect(R"(root ::= "{" ( [^"\\\n] | "\\" ["\\] ){2,4} "}")", {R"({ab})", R"({\"x\\y})", "{é€😀}"},
+         {"{a}", R"({a"})", R"({a\})", "{abcde}", "{a\n}", "{\xC0\xAF}"});
+  expect(
+      "root ::= (word \" \" | \"-\"){2,5}\nword ::= letter{1,3}\nletter ::= [\\x61-\\x63\\u00E9\\U0001F600]",
+      {"ab --", "é 😀 -"}, {"ab ", "abca -", "d --"});
+  expect("root ::= \"\" [ab]{2} \"\\\"\\\\\\n\"{2,2} | ([xy] {1,2} \"/\"){2}", {"ab\"\\\n\"\\\n", "xy/x/"},
+         {"ab", "xyx/x/"});
+  expect("root ::= nest{2,3}\nnest ::= \"(\" nest{0,2} \")\"", {"()()", "(())(()())"},
+         {"()", "()()()()", "(()()())()"});
+  expect("root ::= [a-z]{3,} [0-9]{0,1}", {"abc", "abcd1"}, {"ab", "ab1"});
+}
+
+TEST_F(GrammarTest, ARepetitionIsNeverLargerThanItsBoundAllows) {
+  std::string doubled = "root ::= a0{2,3}\n";
+  for (int i = 0; i < 40; ++i) {
+    doubled +=
+        "a" + std::to_string(i) + " ::= a" + std::to_string(i + 1) + " a" + std::to_string(i + 1) + "\n";
+  }
+  EXPECT_EQ(WithRegularRepetitions(doubled + "a40 ::= [a-z]", {}), doubled + "a40 ::= [a-z]");
+  std::string chained = "root ::= a0{2,3}\n";
+  for (int i = 0; i < 3000; ++i) chained += "a" + std::to_string(i) + " ::= a" + std::to_string(i + 1) + "\n";
+  EXPECT_EQ(WithRegularRepetitions(chained + "a3000 ::= [a-z]", {}), chained + "a3000 ::= [a-z]");
+  for (const char* not_understood : {"root ::= [\\d]{2,3}", "root ::= \"\\q\"{2,3}", "root ::= [b-a]{2,3}",
+                                     "root ::= [\\uD800]{2,3}", "root ::= nobody{2,3}"}) {
+    EXPECT_EQ(WithRegularRepetitions(not_understood, {}), not_understood);
+  }
+}
+
 // ---- tokens of many bytes -----------------------------------------------------------------------
 
 // Judged by the bytes alone: a token may come where all of its bytes may, one after the other.
@@ -562,14 +598,18 @@ TEST_F(GrammarTest, LongStringsCompileOverALargeVocabularyWithTheSameAnswerEachT
   }
   const PieceTokenizer tokenizer(std::move(pieces));
   const auto compiler = ConstraintCompiler::Create(tokenizer, tokenizer.vocab_size(), {0}, {});
-  for (const int length : {50, 100, 2000}) {
-    const ConstraintSpec spec{
-        Kind::kJsonSchema,
-        R"({"properties": {"p": {"type": "string", "maxLength": )" + std::to_string(length) + "}}}",
-        {}};
-    const auto first = compiler->Compile(spec);
-    ASSERT_TRUE(first.ok()) << length << ": " << first.status();
-    EXPECT_EQ(*compiler->Compile(spec), *first);
+  for (const std::string length : {"50", "100", "2000"}) {
+    const ConstraintSpec specs[] = {
+        {Kind::kJsonSchema, R"({"properties": {"p": {"type": "string", "maxLength": )" + length + "}}}", {}},
+        {Kind::kRegex, "[^\"]{0," + length + "}", {}},
+        {Kind::kGrammar,
+         "root ::= \"\\\"\" char{0," + length + "} \"\\\"\"\nchar ::= [^\"\\\\] | \"\\\\\" [nrt]",
+         {}}};
+    for (const ConstraintSpec& spec : specs) {
+      const auto first = compiler->Compile(spec);
+      ASSERT_TRUE(first.ok()) << spec.text << ": " << first.status();
+      EXPECT_EQ(*compiler->Compile(spec), *first);
+    }
   }
 }
 
