@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "kernels/core/check.h"
-#include "server/openai/chat.h"
-#include "server/openai/completions.h"
+#include "server/api/openai/chat.h"
+#include "server/api/openai/completions.h"
 
 namespace tramontane {
 namespace {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "server/openai/gateway.h"
+#include "server/api/gateway.h"
 #include "tests/support/fake_inference_client.h"
 #include "tests/support/http_test_client.h"
 

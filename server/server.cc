@@ -21,14 +21,14 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "server/api/access_log.h"
+#include "server/api/gateway.h"
 #include "server/base/host_port.h"
 #include "server/core/engine_client.h"
 #include "server/core/inference_core.h"
-#include "server/core/metrics.h"
 #include "server/grpc/inference_service.h"
-#include "server/openai/access_log.h"
-#include "server/openai/gateway.h"
 #include "server/setup/logging.h"
+#include "server/watch/metrics.h"
 
 namespace tramontane {
 namespace {
@@ -141,6 +141,7 @@ std::string UnixSocketFault(const std::string& grpc_address) {
 InferenceCoreOptions CoreOptions(const ServerOptions& options, std::shared_ptr<SessionFiles> files) {
   return {.workers = {.threads = options.worker_threads, .max_queued = options.max_queued_work},
           .compiler_threads = options.compiler_threads,
+          .max_unread_answer_bytes = options.max_unread_answer_bytes,
           .max_streams = options.max_streams,
           .sessions = options.sessions,
           .session_files = std::move(files),
@@ -233,6 +234,7 @@ Status Server::Impl::StartHttp(const ServerOptions& options) {
   gateway_options.io_threads = options.http_io_threads;
   gateway_options.handler_threads = options.http_handler_threads;
   gateway_options.limits = options.http_limits;
+  gateway_options.unread_answers = &core.unread_answers();
   gateway_options.any_model = options.any_model;
   gateway_options.strict_fields = options.strict_fields;
   gateway_options.field_limits = options.field_limits;

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "kernels/core/status.h"
-#include "server/core/field_limits.h"
-#include "server/core/inference_client.h"
-#include "server/core/served_model.h"
-#include "server/core/session_store.h"
-#include "server/core/trace_text.h"
+#include "server/call/field_limits.h"
+#include "server/call/inference_client.h"
+#include "server/call/served_model.h"
 #include "server/http/limits.h"
+#include "server/sessions/session_store.h"
+#include "server/watch/trace_text.h"
 
 namespace tramontane {
 
@@ -38,7 +38,8 @@ struct ServerOptions {
   int32_t max_queued_work = 2048;  // inputs waiting for them; one more: RESOURCE_EXHAUSTED
   int32_t writer_threads = 1;      // hand results to gRPC
   double step_timeout = 300;       // seconds; no step with work for longer: unhealthy; 0: never
-  int32_t max_streams = 2048;      // Generate calls open at once; one more: RESOURCE_EXHAUSTED
+  int64_t max_unread_answer_bytes = int64_t{256} << 20;  // of all answers that clients have not taken yet
+  int32_t max_streams = 2048;  // Generate calls open at once; one more: RESOURCE_EXHAUSTED
   SessionStoreOptions sessions = {};
   std::string session_dir = {};           // "": none are saved
   int64_t grpc_memory_bytes = 256 << 20;  // messages of gRPC on their way; more: RESOURCE_EXHAUSTED

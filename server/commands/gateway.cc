@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "server/api/access_log.h"
+#include "server/api/gateway.h"
 #include "server/base/host_port.h"
 #include "server/commands/commands.h"
 #include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
-#include "server/openai/access_log.h"
-#include "server/openai/gateway.h"
 #include "server/remote/gateway_metrics.h"
 #include "server/remote/remote_client.h"
 #include "server/setup/config.h"

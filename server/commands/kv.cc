@@ -17,10 +17,10 @@
 
 #include "server/base/file_descriptor.h"
 #include "server/commands/commands.h"
-#include "server/core/kv_export.h"
-#include "server/core/kv_snapshot.h"
-#include "server/core/proto_convert.h"
-#include "server/core/session_file.h"
+#include "server/sessions/context_policy_convert.h"
+#include "server/sessions/kv_export.h"
+#include "server/sessions/kv_snapshot.h"
+#include "server/sessions/session_file.h"
 
 namespace tramontane {
 namespace {
@@ -83,7 +83,7 @@ StatusOr<std::string> ListKv(SessionFileReader& reader) {
 // As it was saved, whatever it says.
 std::string PolicyText(const v1::ContextPolicy& saved) {
   ContextPolicy policy;
-  if (RpcError error = ProtoConverter::ConvertContextPolicy(saved, &policy); !error.ok()) {
+  if (RpcError error = ContextPolicyFromProto(saved, &policy); !error.ok()) {
     return error.message();
   }
   return ContextPolicyText(policy);

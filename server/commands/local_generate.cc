@@ -18,7 +18,7 @@ Status Generate(InferenceClient& client, v1::GenerateRequest request,
                 const std::function<bool(const v1::GenerateResponse&)>& on_event) {
   const auto bell = std::make_shared<Bell>();  // the call may ring it after its end
   RpcError refusal;
-  const auto call = client.Generate(std::move(request), {}, [bell] { bell->Ring(); }, &refusal);
+  const auto call = client.Generate(Caller(), std::move(request), {}, [bell] { bell->Ring(); }, &refusal);
   if (call == nullptr) return ToStatus(refusal);
   bool wanted = true;
   while (true) {

@@ -16,7 +16,6 @@
 #include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
-#include "server/core/trace_file.h"
 #include "server/core/worker_pool.h"
 #include "server/server.h"
 #include "server/setup/config.h"
@@ -25,6 +24,7 @@
 #include "server/setup/logging.h"
 #include "server/setup/model_source.h"
 #include "server/setup/tuning_cache.h"
+#include "server/watch/trace_file.h"
 
 namespace tramontane {
 
@@ -159,6 +159,7 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
   options.compiler_threads = static_cast<int32_t>(config.compiler_threads);
   options.max_queued_work = static_cast<int32_t>(config.max_queued_work);
   options.max_streams = static_cast<int32_t>(config.max_streams);
+  options.max_unread_answer_bytes = config.max_unread_answer_bytes;
   options.sessions.max_sessions = static_cast<int32_t>(config.max_sessions);
   options.session_dir = config.session_dir;
   options.sessions.ttl_ns = static_cast<int64_t>(config.session_ttl * 1e9);

@@ -1,35 +1,23 @@
 #include "server/core/engine_client.h"
 
-#include <chrono>
 #include <mutex>
 #include <optional>
 #include <utility>
 
 #include "server/core/served_call.h"
+#include "server/core/unary_calls.h"
 
 namespace tramontane {
 namespace {
-
-Caller CallerOf(const InferenceCallOptions& options) {
-  Caller caller;
-  if (!options.correlation_id.empty()) caller.correlation_id = options.correlation_id;
-  if (options.deadline) {
-    const auto left = *options.deadline - std::chrono::steady_clock::now();
-    caller.timeout_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
-  }
-  caller.continues = options.continues;
-  caller.receive_ns = options.receive_ns;
-  caller.parse_ns = options.parse_ns;
-  return caller;
-}
 
 // One Generate of the gateway.
 //
 //   waiting for a worker -> admitted, or refused -> ended (the outcome was known to Take)
 class EngineCall final : public InferenceCall, public std::enable_shared_from_this<EngineCall> {
  public:
-  EngineCall(InferenceCore& core, const InferenceCallOptions& options, std::function<void()> on_ready)
-      : on_ready_(std::move(on_ready)), served_(core, CallerOf(options)) {}
+  EngineCall(InferenceCore& core, const Caller& caller, const InferenceCallOptions& options,
+             std::function<void()> on_ready)
+      : on_ready_(std::move(on_ready)), served_(core, caller, options) {}
 
   InferenceEvents Take() override;
   void NoteDelivered() override {
@@ -81,89 +69,32 @@ InferenceEvents EngineCall::Take() {
 
 }  // namespace
 
-std::shared_ptr<InferenceCall> EngineClient::Generate(v1::GenerateRequest request,
+std::shared_ptr<InferenceCall> EngineClient::Generate(const Caller& caller, v1::GenerateRequest request,
                                                       const InferenceCallOptions& options,
                                                       std::function<void()> on_ready, RpcError* refusal) {
-  auto call = std::make_shared<EngineCall>(core_, options, std::move(on_ready));
+  auto call = std::make_shared<EngineCall>(core_, caller, options, std::move(on_ready));
   *refusal = call->Open();
   if (refusal->ok()) {
     const auto shared = std::make_shared<const v1::GenerateRequest>(std::move(request));
-    if (core_.SubmitCall(*shared, options.client, [call, shared] { call->Admit(*shared); })) return call;
+    if (core_.SubmitCall(*shared, caller, [call, shared] { call->Admit(*shared); })) return call;
     *refusal = core_.WorkersBusyError();
   }
   call->End(*refusal);
   return nullptr;
 }
 
-void EngineClient::Tokenize(v1::TokenizeRequest request, Done<v1::TokenizeResponse> done) {
-  OnWorker(std::move(request), done, &ProtoConverter::Tokenize);
-}
-
-void EngineClient::Detokenize(v1::DetokenizeRequest request, Done<v1::DetokenizeResponse> done) {
-  OnWorker(std::move(request), done, &ProtoConverter::Detokenize);
-}
-
-void EngineClient::RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) {
-  OnWorker(std::move(request), done, &ProtoConverter::RenderChat);
-}
-
-void EngineClient::GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) {
-  AtOnce(done, [&](const Serving& serving, auto* response) {
-    return serving.converter.GetModel(request, response);
-  });
-}
-
-void EngineClient::GetLoad(Done<v1::GetLoadResponse> done) {
-  AtOnce(done, [&](const Serving& serving, auto* response) { return core_.GetLoad(serving, response); });
-}
-
-void EngineClient::ListSessions(Done<v1::ListSessionsResponse> done) {
-  AtOnce(done, [&](const Serving&, auto* response) { return core_.ListSessions(response); });
-}
-
-void EngineClient::DeleteSession(v1::DeleteSessionRequest request, Done<v1::DeleteSessionResponse> done) {
-  AtOnce(done, [&](const Serving&, auto*) { return core_.DeleteSession(request); });
-}
-
-void EngineClient::SaveSession(v1::SaveSessionRequest request, Done<v1::SaveSessionResponse> done) {
-  OnWorker(std::move(request), done, &InferenceCore::SaveSession);
-}
-
-void EngineClient::RestoreSession(v1::RestoreSessionRequest request, Done<v1::RestoreSessionResponse> done) {
-  OnWorker(std::move(request), done, &InferenceCore::RestoreSession);
-}
-
-template <typename Request, typename Response>
-void EngineClient::OnWorker(Request request, const Done<Response>& done, CoreCall<Request, Response> call) {
-  const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
-  const RpcError refusal = core_.OnWorker(
-      bytes, [&core = core_, done, call, request = std::move(request)](const Serving& serving) {
-        Response response;
-        const RpcError error = (core.*call)(serving, request, &response);
-        done(error, response);
-      });
-  if (!refusal.ok()) done(refusal, {});
-}
-
-template <typename Request, typename Response>
-void EngineClient::OnWorker(Request request, const Done<Response>& done,
-                            Converter<Request, Response> convert) {
-  const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
+void EngineClient::AskUnary(const Caller& caller, std::shared_ptr<const google::protobuf::Message> request,
+                            std::unique_ptr<google::protobuf::Message> response,
+                            Done<google::protobuf::Message> done) {
+  const UnaryCall& call = FindUnaryCall(*request->GetDescriptor());
+  const std::shared_ptr<google::protobuf::Message> answer = std::move(response);
+  const auto work = [&core = core_, &call, caller, request, answer, done](const Serving& serving) {
+    const RpcError error = call.answer({core, serving, caller}, *request, answer.get());
+    done(error, *answer);
+  };
   const RpcError refusal =
-      core_.OnWorker(bytes, [done, convert, request = std::move(request)](const Serving& serving) {
-        Response response;
-        const RpcError error = (serving.converter.*convert)(request, &response);
-        done(error, response);
-      });
-  if (!refusal.ok()) done(refusal, {});
-}
-
-template <typename Response, typename Answer>
-void EngineClient::AtOnce(const Done<Response>& done, const Answer& answer) const {
-  const Serving* serving = core_.serving();
-  Response response;
-  const RpcError error = serving == nullptr ? InferenceCore::LoadingError() : answer(*serving, &response);
-  done(error, response);
+      core_.RunUnary(call.thread, static_cast<int64_t>(request->ByteSizeLong()), caller, work);
+  if (!refusal.ok()) done(refusal, *answer);
 }
 
 }  // namespace tramontane

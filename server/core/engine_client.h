@@ -11,7 +11,7 @@
 #include <functional>
 #include <memory>
 
-#include "server/core/inference_client.h"
+#include "server/call/inference_client.h"
 #include "server/core/inference_core.h"
 
 namespace tramontane {
@@ -20,38 +20,18 @@ class EngineClient final : public InferenceClient {
  public:
   explicit EngineClient(InferenceCore& core) : core_(core) {}  // borrowed; outlives it and its calls
 
-  std::shared_ptr<InferenceCall> Generate(v1::GenerateRequest request, const InferenceCallOptions& options,
-                                          std::function<void()> on_ready, RpcError* refusal) override;
+  std::shared_ptr<InferenceCall> Generate(const Caller& caller, v1::GenerateRequest request,
+                                          const InferenceCallOptions& options, std::function<void()> on_ready,
+                                          RpcError* refusal) override;
 
-  // On the worker pool.
-  void Tokenize(v1::TokenizeRequest request, Done<v1::TokenizeResponse> done) override;
-  void Detokenize(v1::DetokenizeRequest request, Done<v1::DetokenizeResponse> done) override;
-  void RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) override;
-
-  void SaveSession(v1::SaveSessionRequest request, Done<v1::SaveSessionResponse> done) override;
-  void RestoreSession(v1::RestoreSessionRequest request, Done<v1::RestoreSessionResponse> done) override;
-
-  // At once, before they return.
-  void GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) override;
-  void GetLoad(Done<v1::GetLoadResponse> done) override;
-  void ListSessions(Done<v1::ListSessionsResponse> done) override;
-  void DeleteSession(v1::DeleteSessionRequest request, Done<v1::DeleteSessionResponse> done) override;
   bool ready() const override { return core_.Health().ok() && !core_.draining(); }
   RpcError health() const override { return core_.Health(); }
 
  private:
-  template <typename Request, typename Response>
-  using Converter = RpcError (ProtoConverter::*)(const Request&, Response*) const;
-
-  template <typename Request, typename Response>
-  using CoreCall = RpcError (InferenceCore::*)(const Serving&, const Request&, Response*);
-
-  template <typename Request, typename Response>
-  void OnWorker(Request request, const Done<Response>& done, CoreCall<Request, Response> call);
-  template <typename Request, typename Response>
-  void OnWorker(Request request, const Done<Response>& done, Converter<Request, Response> convert);
-  template <typename Response, typename Answer>
-  void AtOnce(const Done<Response>& done, const Answer& answer) const;
+  // On the thread that the call's row says (unary_calls.h).
+  void AskUnary(const Caller& caller, std::shared_ptr<const google::protobuf::Message> request,
+                std::unique_ptr<google::protobuf::Message> response,
+                Done<google::protobuf::Message> done) override;
 
   InferenceCore& core_;
 };

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/core/engine_trace.h"
-#include "server/core/kv_tables_text.h"
+#include "server/answers/tool_choice.h"
+#include "server/core/model_info.h"
 #include "server/core/served_call.h"
-#include "server/core/tool_choice.h"
+#include "server/watch/engine_trace.h"
+#include "server/watch/kv_tables_text.h"
 
 namespace tramontane {
 namespace {
@@ -18,6 +19,7 @@ constexpr int kMaxAbortIds = 1024;
 InferenceCore::InferenceCore(const InferenceCoreOptions& options)
     : max_streams_(options.max_streams),
       step_timeout_(options.step_timeout),
+      unread_answers_(options.max_unread_answer_bytes),
       sessions_(options.sessions),
       session_files_(options.session_files),
       workers_(options.workers),
@@ -83,10 +85,16 @@ std::unique_ptr<PendingText> InferenceCore::AskKvTables(RpcError* refusal) const
   return nullptr;
 }
 
-RpcError InferenceCore::OnWorker(int64_t input_bytes, std::function<void(const Serving&)> work) {
+RpcError InferenceCore::RunUnary(UnaryThread thread, int64_t input_bytes, const Caller& caller,
+                                 std::function<void(const Serving&)> work) {
   const Serving* model = serving();
   if (model == nullptr) return LoadingError();
-  const bool taken = workers_.TrySubmit(input_bytes, [model, work = std::move(work)] { work(*model); });
+  if (thread == UnaryThread::kCallers) {
+    work(*model);
+    return {};
+  }
+  const bool taken =
+      workers_.TrySubmit(input_bytes, caller.identity, [model, work = std::move(work)] { work(*model); });
   return taken ? RpcError() : WorkersBusyError();
 }
 
@@ -102,10 +110,10 @@ bool InferenceCore::MayCompile(const v1::GenerateRequest& request) {
   return request.has_constraint() || MustCallTools(request.chat());
 }
 
-bool InferenceCore::SubmitCall(const v1::GenerateRequest& request, const std::string& client,
+bool InferenceCore::SubmitCall(const v1::GenerateRequest& request, const Caller& caller,
                                std::function<void()> work) {
   WorkerPool& pool = MayCompile(request) ? compilers_ : workers_;
-  return pool.TrySubmit(static_cast<int64_t>(request.ByteSizeLong()), client, std::move(work));
+  return pool.TrySubmit(static_cast<int64_t>(request.ByteSizeLong()), caller.identity, std::move(work));
 }
 
 RpcError InferenceCore::LoadingError() { return UnavailableError("LOADING", "the model is still loading"); }
@@ -140,7 +148,7 @@ RpcError InferenceCore::GetServerInfo(const Serving& serving, v1::GetServerInfoR
   response->set_device(serving.model.device);
   response->set_draining(draining_);
   v1::Limits* limits = response->mutable_limits();
-  serving.converter.EngineLimitsToProto(limits);
+  EngineLimitsToProto(serving.model, limits);
   limits->set_max_message_bytes(kMaxMessageBytes);
   limits->set_max_queued_work(workers_.options().max_queued);
   limits->set_max_queued_work_bytes(workers_.options().max_queued_bytes);
@@ -149,7 +157,7 @@ RpcError InferenceCore::GetServerInfo(const Serving& serving, v1::GetServerInfoR
 }
 
 RpcError InferenceCore::GetLoad(const Serving& serving, v1::GetLoadResponse* response) const {
-  ProtoConverter::LoadToProto(serving.model.engine->Load(), response);
+  LoadToProto(serving.model.engine->Load(), response);
   if (ConstraintCompiler* constraints = serving.model.constraints) {
     const ConstraintStats stats = constraints->stats();
     response->set_compiled_constraints(stats.compiled);

@@ -15,15 +15,17 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "server/core/pending_text.h"
+#include "server/base/held_bytes.h"
+#include "server/call/caller.h"
+#include "server/call/rpc_error.h"
+#include "server/call/served_model.h"
 #include "server/core/proto_convert.h"
-#include "server/core/request_trace.h"
-#include "server/core/rpc_error.h"
-#include "server/core/served_model.h"
-#include "server/core/session_files.h"
-#include "server/core/session_store.h"
-#include "server/core/trace_text.h"
 #include "server/core/worker_pool.h"
+#include "server/sessions/session_files.h"
+#include "server/sessions/session_store.h"
+#include "server/watch/pending_text.h"
+#include "server/watch/request_trace.h"
+#include "server/watch/trace_text.h"
 #include "tramontane/v1/inference.pb.h"
 
 namespace tramontane {
@@ -31,6 +33,12 @@ namespace tramontane {
 inline constexpr int64_t kMaxMessageBytes = int64_t{8} << 20;  // of a request, as over HTTP
 
 class ServedCall;
+
+// Where the work of a unary call is done.
+enum class UnaryThread {
+  kCallers,  // at once: it takes no time
+  kWorker,   // it takes time in proportion to its input
+};
 
 // What calls need once there is a model.
 struct Serving {
@@ -48,7 +56,8 @@ struct Serving {
 struct InferenceCoreOptions {
   WorkerPoolOptions workers;     // tokenising, chat rendering, detokenising
   int32_t compiler_threads = 4;  // for requests with constraints; one client holds at most half of them
-  int32_t max_streams = 2048;    // Generate calls open at once; one more: RESOURCE_EXHAUSTED
+  int64_t max_unread_answer_bytes = int64_t{256} << 20;  // of all answers that clients have not taken yet
+  int32_t max_streams = 2048;  // Generate calls open at once; one more: RESOURCE_EXHAUSTED
   SessionStoreOptions sessions = {};
   std::shared_ptr<SessionFiles> session_files = {};  // null: none are saved
   double step_timeout = 300;  // seconds with work and without a step, from which on Health fails; 0: never
@@ -85,6 +94,8 @@ class InferenceCore {
   std::unique_ptr<PendingText> AskKvTables(RpcError* refusal) const;
   RequestTrace& request_trace() { return *request_trace_; }
   SessionStore& sessions() { return sessions_; }
+  // What clients of both doors have not taken yet of their answers.
+  ByteBudget& unread_answers() { return unread_answers_; }
 
   const Serving* serving() const { return serving_.load(std::memory_order_acquire); }  // null: still loading
   bool draining() const { return draining_; }
@@ -92,15 +103,16 @@ class InferenceCore {
 
   // Where everything that takes time in proportion to its input runs.
   WorkerPool& workers() { return workers_; }
-  // Does the work of a short call there. Not OK: loading, or the queue is full; then `work` was not taken.
-  RpcError OnWorker(int64_t input_bytes, std::function<void(const Serving&)> work);
+  // Does the work of a unary call, where its row says. Not OK: loading, or the queue is full; then `work` was
+  // not taken.
+  RpcError RunUnary(UnaryThread thread, int64_t input_bytes, const Caller& caller,
+                    std::function<void(const Serving&)> work);
   // And where calls are admitted whose constraint may have to be compiled, which takes long however short it
   // is.
   WorkerPool& compilers() { return compilers_; }
   static bool MayCompile(const v1::GenerateRequest& request);
-  // The work of admitting a call, where it belongs. False: the queue is full. `client`: whose it is,
-  // for one client holds at most half of the compilers.
-  [[nodiscard]] bool SubmitCall(const v1::GenerateRequest& request, const std::string& client,
+  // The work of admitting a call, where it belongs. False: the queue is full.
+  [[nodiscard]] bool SubmitCall(const v1::GenerateRequest& request, const Caller& caller,
                                 std::function<void()> work);
   // Its queue is full.
   RpcError WorkersBusyError() const;
@@ -135,6 +147,7 @@ class InferenceCore {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 
   const std::shared_ptr<RequestTrace> request_trace_ = std::make_shared<RequestTrace>();
+  ByteBudget unread_answers_;
   SessionStore sessions_;
   const std::shared_ptr<SessionFiles> session_files_;
   std::atomic<bool> copies_session_{false};  // one is being saved or restored

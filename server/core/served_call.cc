@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <utility>
 
@@ -51,9 +52,12 @@ RpcError ServedCall::Open() {
   serving_ = core_.serving();
   if (serving_ == nullptr) return InferenceCore::LoadingError();
   received_ns_ = serving_->model.clock->NowNs();
-  stages_ = TtftStages(received_ns_ - caller_.parse_ns - caller_.receive_ns);
-  stages_.Take(TtftStage::kReceive, caller_.receive_ns);
-  if (caller_.timeout_ns) deadline_ns_ = std::max<int64_t>(1, received_ns_ + *caller_.timeout_ns);
+  stages_ = TtftStages(received_ns_ - options_.parse_ns - options_.receive_ns);
+  stages_.Take(TtftStage::kReceive, options_.receive_ns);
+  if (options_.deadline) {
+    const std::chrono::nanoseconds left = *options_.deadline - std::chrono::steady_clock::now();
+    deadline_ns_ = std::max<int64_t>(1, received_ns_ + left.count());
+  }
   RpcError error = core_.AddStream(this);
   counted_ = error.ok();
   return error;
@@ -64,7 +68,7 @@ RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void(
   if (RpcError error = session_.Begin(core_.sessions(), proto); !error.ok()) return error;
   Request request;
   const auto wanted = [this] { return CheckIsWanted().ok(); };
-  RpcError error = serving_->converter.Generate(proto, &request, wanted, session_.found());
+  RpcError error = serving_->converter.requests.Generate(proto, &request, wanted, session_.found());
   if (!error.ok()) return error;
   session_.NotePrompt(proto, request.prompt, *request.context_policy);
   request.kv_owner = session_.kv_owner();
@@ -77,7 +81,8 @@ RpcError ServedCall::Admit(const v1::ScoreCandidatesRequest& proto, std::functio
                            std::vector<int64_t>* lengths) {
   if (RpcError error = TakeRequestId(proto.request_id()); !error.ok()) return error;
   Request request;
-  if (RpcError error = serving_->converter.ScoreCandidates(proto, &request); !error.ok()) return error;
+  if (RpcError error = serving_->converter.requests.ScoreCandidates(proto, &request); !error.ok())
+    return error;
   for (const std::vector<int32_t>& candidate : request.candidates)
     lengths->push_back(static_cast<int64_t>(candidate.size()));
   return Submit(std::move(request), proto.has_chat(), std::move(on_ready));
@@ -88,12 +93,12 @@ RpcError ServedCall::Submit(Request request, bool is_chat, std::function<void()>
   request.received_ns = received_ns_;
   request.tokenized_ns = serving_->model.clock->NowNs();
   request.deadline_ns = deadline_ns_;
-  stages_.Take(TtftStage::kParse, caller_.parse_ns + parse_ns_);
+  stages_.Take(TtftStage::kParse, options_.parse_ns + parse_ns_);
   stages_.End(TtftStage::kTokenize, request.tokenized_ns);
   choices_ = request.choices;
   if (RpcError error = CheckIsWanted(); !error.ok()) return error;
 
-  splitters_.assign(static_cast<size_t>(choices_), serving_->converter.NewSplitter(request, is_chat));
+  splitters_.assign(static_cast<size_t>(choices_), serving_->converter.events.NewSplitter(request, is_chat));
   StatusOr<std::shared_ptr<TokenStream>> stream =
       serving_->model.engine->Submit(std::move(request), std::move(on_ready));
   if (!stream.ok()) return ToRpcError(stream.status());
@@ -105,15 +110,15 @@ RpcError ServedCall::Submit(Request request, bool is_chat, std::function<void()>
 
 // The request's name: its own field, else the transport's, else drawn.
 RpcError ServedCall::TakeRequestId(const std::string& id_field) {
-  if (caller_.correlation_id) {
-    if (const std::string fault = RequestIdFault(*caller_.correlation_id); !fault.empty()) {
+  if (options_.correlation_id) {
+    if (const std::string fault = RequestIdFault(*options_.correlation_id); !fault.empty()) {
       return FieldError(kCorrelationIdKey, fault);
     }
-    correlation_id_ = *caller_.correlation_id;
+    correlation_id_ = *options_.correlation_id;
   }
   const bool from_field = !id_field.empty();
-  if (from_field || caller_.request_id) {
-    const std::string& id = from_field ? id_field : *caller_.request_id;
+  if (from_field || options_.request_id) {
+    const std::string& id = from_field ? id_field : *options_.request_id;
     if (const std::string fault = RequestIdFault(id); !fault.empty()) {
       return FieldError(from_field ? "request_id" : kRequestIdKey, fault);
     }
@@ -144,7 +149,7 @@ void ServedCall::Cancel() {
 
 InferenceEvents ServedCall::Take() {
   StreamUpdate update = stream_->Take();
-  const ProtoConverter& converter = serving_->converter;
+  const EventConverter& converter = serving_->converter.events;
   InferenceEvents taken;
   if (update.started) taken.events.push_back(converter.StartedToProto(*update.started, request_id_));
   for (StreamDelta& delta : update.deltas) {
@@ -166,7 +171,7 @@ InferenceEvents ServedCall::Take() {
       NoteContent(update, taken.events);
     }
     session_.NoteFinished(finished);
-    taken.events.push_back(ProtoConverter::FinishedToProto(finished, splitter));
+    taken.events.push_back(EventConverter::FinishedToProto(finished, splitter));
     SetStages(taken.events.back().mutable_finished());
   }
   taken.done = update.done;

@@ -16,27 +16,17 @@
 #include <utility>
 #include <vector>
 
-#include "server/core/inference_client.h"
+#include "server/call/inference_client.h"
 #include "server/core/inference_core.h"
-#include "server/core/session_turn.h"
-#include "server/core/ttft_stages.h"
+#include "server/sessions/session_turn.h"
+#include "server/watch/ttft_stages.h"
 
 namespace tramontane {
 
-// What the transport says beside the message.
-struct Caller {
-  std::optional<std::string> request_id;      // used where the message names none
-  std::optional<std::string> correlation_id;  // goes to the log
-  std::optional<int64_t> timeout_ns;          // from Open on; the queue counts
-  bool continues = false;                     // a request that was taken before: taken while draining too
-  // Nanoseconds before Open: from the request's first byte to its last, and from there to Open.
-  int64_t receive_ns = 0;
-  int64_t parse_ns = 0;
-};
-
 class ServedCall {
  public:
-  ServedCall(InferenceCore& core, Caller caller) : core_(core), caller_(std::move(caller)) {}
+  ServedCall(InferenceCore& core, Caller caller, InferenceCallOptions options)
+      : core_(core), caller_(std::move(caller)), options_(std::move(options)) {}
   // What has not ended then is cancelled: nobody could take its events.
   ~ServedCall();
   ServedCall(const ServedCall&) = delete;
@@ -91,7 +81,8 @@ class ServedCall {
   };
   const Summary& summary() const { return summary_; }
 
-  bool continues() const { return caller_.continues; }
+  bool continues() const { return options_.continues; }
+  const Caller& caller() const { return caller_; }
   const Serving* serving() const { return serving_; }            // null: refused while loading
   const std::string& request_id() const { return request_id_; }  // "": refused before it had one
   const std::string& correlation_id() const {
@@ -109,6 +100,7 @@ class ServedCall {
 
   InferenceCore& core_;
   const Caller caller_;
+  const InferenceCallOptions options_;
   const Serving* serving_ = nullptr;
   bool counted_ = false;
   bool registered_ = false;
@@ -116,7 +108,7 @@ class ServedCall {
   std::string request_id_;
   std::string correlation_id_;
   SessionTurn session_;
-  ProtoConverter::DeltaParts parts_;
+  EventConverter::DeltaParts parts_;
   std::vector<AnswerSplitter> splitters_;  // [choices]
   int32_t choices_ = 1;
   int64_t received_ns_ = 0;  // this and the next on the engine's clock

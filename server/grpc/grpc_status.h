@@ -4,7 +4,7 @@
 
 #include <grpcpp/support/status.h>
 
-#include "server/core/rpc_error.h"
+#include "server/call/rpc_error.h"
 
 namespace tramontane {
 

@@ -17,8 +17,10 @@
 #include <vector>
 
 #include "kernels/core/check.h"
-#include "server/core/proto_convert.h"
+#include "server/base/peer_address.h"
 #include "server/core/served_call.h"
+#include "server/core/unary_calls.h"
+#include "server/core/wire_check.h"
 #include "server/core/worker_pool.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/message_parts.h"
@@ -101,11 +103,19 @@ RpcError AnswerWith(const google::protobuf::Message& answer, const grpc::Callbac
   return {};
 }
 
-// What is left of a call's deadline.
-std::optional<int64_t> TimeoutNs(const grpc::CallbackServerContext& context) {
-  if (context.deadline() == std::chrono::system_clock::time_point::max()) return std::nullopt;
-  const auto left = context.deadline() - std::chrono::system_clock::now();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
+Caller CallerOf(const grpc::CallbackServerContext& context) {
+  const std::string address = AddressOfGrpcPeer(context.peer());
+  return {.identity = AddressShare(address), .address = address, .door = Caller::Door::kGrpc};
+}
+
+InferenceCallOptions OptionsOf(const grpc::CallbackServerContext& context) {
+  InferenceCallOptions options = {.request_id = ClientMetadata(context, kRequestIdKey),
+                                  .correlation_id = ClientMetadata(context, kCorrelationIdKey)};
+  if (context.deadline() != std::chrono::system_clock::time_point::max()) {
+    options.deadline =
+        std::chrono::steady_clock::now() + (context.deadline() - std::chrono::system_clock::now());
+  }
+  return options;
 }
 
 using RawService = v1::Inference::WithRawCallbackMethod_Generate<
@@ -137,75 +147,51 @@ class InferenceService::Impl final : public RawService {
                                             grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
-    return OnWorker<v1::TokenizeRequest, v1::TokenizeResponse>(context, request, response,
-                                                               &ProtoConverter::Tokenize);
+    return Answer<v1::TokenizeRequest>(context, request, response);
   }
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) override {
-    return OnWorker<v1::DetokenizeRequest, v1::DetokenizeResponse>(context, request, response,
-                                                                   &ProtoConverter::Detokenize);
+    return Answer<v1::DetokenizeRequest>(context, request, response);
   }
   grpc::ServerUnaryReactor* RenderChat(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) override {
-    return OnWorker<v1::RenderChatRequest, v1::RenderChatResponse>(context, request, response,
-                                                                   &ProtoConverter::RenderChat);
+    return Answer<v1::RenderChatRequest>(context, request, response);
   }
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                   grpc::ByteBuffer* response) override {
-    return AtOnce<v1::AbortRequest, v1::AbortResponse>(
-        context, request, response,
-        [this](const Serving&, const auto& proto, auto* answer) { return core_.Abort(proto, answer); });
+    return Answer<v1::AbortRequest>(context, request, response);
   }
   grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
-    return AtOnce<v1::GetModelRequest, v1::GetModelResponse>(
-        context, request, response, [](const Serving& serving, const auto& proto, auto* answer) {
-          return serving.converter.GetModel(proto, answer);
-        });
+    return Answer<v1::GetModelRequest>(context, request, response);
   }
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override {
-    return AtOnce<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
-        context, request, response, [this](const Serving& serving, const auto&, auto* answer) {
-          return core_.GetServerInfo(serving, answer);
-        });
+    return Answer<v1::GetServerInfoRequest>(context, request, response);
   }
   grpc::ServerUnaryReactor* GetLoad(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                     grpc::ByteBuffer* response) override {
-    return AtOnce<v1::GetLoadRequest, v1::GetLoadResponse>(
-        context, request, response,
-        [this](const Serving& serving, const auto&, auto* answer) { return core_.GetLoad(serving, answer); });
+    return Answer<v1::GetLoadRequest>(context, request, response);
   }
   grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* request,
                                          grpc::ByteBuffer* response) override {
-    return AtOnce<v1::ListSessionsRequest, v1::ListSessionsResponse>(
-        context, request, response,
-        [this](const Serving&, const auto&, auto* answer) { return core_.ListSessions(answer); });
+    return Answer<v1::ListSessionsRequest>(context, request, response);
   }
   grpc::ServerUnaryReactor* DeleteSession(grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override {
-    return AtOnce<v1::DeleteSessionRequest, v1::DeleteSessionResponse>(
-        context, request, response,
-        [this](const Serving&, const auto& proto, auto*) { return core_.DeleteSession(proto); });
+    return Answer<v1::DeleteSessionRequest>(context, request, response);
   }
-
   grpc::ServerUnaryReactor* SaveSession(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                         grpc::ByteBuffer* response) override {
-    return AnswerOnWorker<v1::SaveSessionRequest, v1::SaveSessionResponse>(
-        context, request, response, [this](const Serving& serving, const auto& proto, auto* answer) {
-          return core_.SaveSession(serving, proto, answer);
-        });
+    return Answer<v1::SaveSessionRequest>(context, request, response);
   }
   grpc::ServerUnaryReactor* RestoreSession(grpc::CallbackServerContext* context,
                                            const grpc::ByteBuffer* request,
                                            grpc::ByteBuffer* response) override {
-    return AnswerOnWorker<v1::RestoreSessionRequest, v1::RestoreSessionResponse>(
-        context, request, response, [this](const Serving& serving, const auto& proto, auto* answer) {
-          return core_.RestoreSession(serving, proto, answer);
-        });
+    return Answer<v1::RestoreSessionRequest>(context, request, response);
   }
 
   // ---- for GenerateCall and ScoreCall ----
@@ -213,39 +199,16 @@ class InferenceService::Impl final : public RawService {
   WorkerPool& writers() { return writers_; }
 
  private:
-  template <typename RequestProto, typename ResponseProto>
-  using Converter = RpcError (ProtoConverter::*)(const RequestProto&, ResponseProto*) const;
-
-  template <typename RequestProto, typename ResponseProto>
-  grpc::ServerUnaryReactor* OnWorker(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-                                     grpc::ByteBuffer* response,
-                                     Converter<RequestProto, ResponseProto> convert) {
-    return AnswerOnWorker<RequestProto, ResponseProto>(
-        context, request, response, [convert](const Serving& serving, const auto& proto, auto* answer) {
-          return (serving.converter.*convert)(proto, answer);
-        });
-  }
-  // answer: as AtOnce's
-  template <typename RequestProto, typename ResponseProto, typename Answer>
-  grpc::ServerUnaryReactor* AnswerOnWorker(grpc::CallbackServerContext* context,
-                                           const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
-                                           const Answer& answer);
-  // answer: RpcError(const Serving&, const RequestProto&, ResponseProto*)
-  template <typename RequestProto, typename ResponseProto, typename Answer>
-  grpc::ServerUnaryReactor* AtOnce(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-                                   grpc::ByteBuffer* response, const Answer& answer);
+  // A unary call, as its row says (unary_calls.h).
+  template <typename RequestProto>
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response);
 
   InferenceCore& core_;
   WorkerPool writers_;
 };
 
 namespace {
-
-Caller CallerOf(const grpc::CallbackServerContext& context) {
-  return {.request_id = ClientMetadata(context, kRequestIdKey),
-          .correlation_id = ClientMetadata(context, kCorrelationIdKey),
-          .timeout_ns = TimeoutNs(context)};
-}
 
 void AddIdsToInitialMetadata(const ServedCall& served, grpc::CallbackServerContext& context) {
   const std::string& id = served.request_id();
@@ -281,7 +244,9 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                            public std::enable_shared_from_this<GenerateCall> {
  public:
   GenerateCall(InferenceService::Impl& service, grpc::CallbackServerContext* context)
-      : service_(service), context_(context), served_(service.core(), CallerOf(*context)) {}
+      : service_(service),
+        context_(context),
+        served_(service.core(), CallerOf(*context), OptionsOf(*context)) {}
 
   void Start(const grpc::ByteBuffer& request);  // gRPC's thread
 
@@ -319,11 +284,12 @@ void GenerateCall::Start(const grpc::ByteBuffer& request) {
   self_ = shared_from_this();
   if (const RpcError error = served_.Open(); !error.ok()) return EndRefused(error);
   InferenceCore& core = service_.core();
-  const bool taken = core.workers().TrySubmit(static_cast<int64_t>(request.Length()),
-                                              [self = shared_from_this(), bytes = request] {
-                                                if (const RpcError error = self->Read(bytes); !error.ok())
-                                                  self->EndRefused(error);
-                                              });
+  const bool taken =
+      core.workers().TrySubmit(static_cast<int64_t>(request.Length()), served_.caller().identity,
+                               [self = shared_from_this(), bytes = request] {
+                                 if (const RpcError error = self->Read(bytes); !error.ok())
+                                   self->EndRefused(error);
+                               });
   if (!taken) EndRefused(core.WorkersBusyError());
 }
 
@@ -339,7 +305,7 @@ RpcError GenerateCall::Read(const grpc::ByteBuffer& bytes) {
   if (!InferenceCore::MayCompile(proto)) return Admit(proto);
   const auto shared = std::make_shared<const v1::GenerateRequest>(std::move(proto));
   const bool taken =
-      service_.core().SubmitCall(*shared, context_->peer(), [self = shared_from_this(), shared] {
+      service_.core().SubmitCall(*shared, served_.caller(), [self = shared_from_this(), shared] {
         if (const RpcError error = self->Admit(*shared); !error.ok()) self->EndRefused(error);
       });
   return taken ? RpcError() : service_.core().WorkersBusyError();
@@ -445,7 +411,7 @@ class ScoreCall final : public grpc::ServerUnaryReactor, public std::enable_shar
       : service_(service),
         context_(context),
         response_(response),
-        served_(service.core(), CallerOf(*context)) {}
+        served_(service.core(), CallerOf(*context), OptionsOf(*context)) {}
 
   void Start(const grpc::ByteBuffer& request);  // gRPC's thread
 
@@ -477,11 +443,11 @@ void ScoreCall::Start(const grpc::ByteBuffer& request) {
   self_ = shared_from_this();
   if (const RpcError error = served_.Open(); !error.ok()) return End(error);
   InferenceCore& core = service_.core();
-  const bool taken = core.workers().TrySubmit(static_cast<int64_t>(request.Length()),
-                                              [self = shared_from_this(), bytes = request] {
-                                                if (const RpcError error = self->Admit(bytes); !error.ok())
-                                                  self->End(error);
-                                              });
+  const bool taken =
+      core.workers().TrySubmit(static_cast<int64_t>(request.Length()), served_.caller().identity,
+                               [self = shared_from_this(), bytes = request] {
+                                 if (const RpcError error = self->Admit(bytes); !error.ok()) self->End(error);
+                               });
   if (!taken) End(core.WorkersBusyError());
 }
 
@@ -576,50 +542,33 @@ grpc::ServerUnaryReactor* InferenceService::Impl::ScoreCandidates(grpc::Callback
   return call.get();
 }
 
-template <typename RequestProto, typename ResponseProto, typename Answer>
-grpc::ServerUnaryReactor* InferenceService::Impl::AnswerOnWorker(grpc::CallbackServerContext* context,
-                                                                 const grpc::ByteBuffer* request,
-                                                                 grpc::ByteBuffer* response,
-                                                                 const Answer& answer) {
+template <typename RequestProto>
+grpc::ServerUnaryReactor* InferenceService::Impl::Answer(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request,
+                                                         grpc::ByteBuffer* response) {
+  static const UnaryCall& call = FindUnaryCall(*RequestProto::descriptor());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const auto work = [=](const Serving& serving) {
+  const bool is_too_large = call.thread == UnaryThread::kCallers && request->Length() > kMaxControlBytes;
+  if (is_too_large) {
+    reactor->Finish(
+        ToGrpcStatus(ToRpcError(InvalidArgument("the request has " + std::to_string(request->Length()) +
+                                                " bytes, the most is " + std::to_string(kMaxControlBytes)))));
+    return reactor;
+  }
+  const Caller caller = CallerOf(*context);
+  const auto work = [this, context, request, response, reactor, caller](const Serving& serving) {
     if (context->IsCancelled()) return reactor->Finish(grpc::Status::CANCELLED);
     RequestProto proto;
     RpcError error = Parse(*request, &proto);
     if (error.ok()) {
-      ResponseProto message;
-      error = answer(serving, proto, &message);
+      ResponseTo<RequestProto> message;
+      error = call.answer({core_, serving, caller}, proto, &message);
       if (error.ok()) error = AnswerWith(message, *context, response);
     }
     reactor->Finish(ToGrpcStatus(error));
   };
-  const RpcError refusal = core_.OnWorker(static_cast<int64_t>(request->Length()), work);
+  const RpcError refusal = core_.RunUnary(call.thread, static_cast<int64_t>(request->Length()), caller, work);
   if (!refusal.ok()) reactor->Finish(ToGrpcStatus(refusal));
-  return reactor;
-}
-
-template <typename RequestProto, typename ResponseProto, typename Answer>
-grpc::ServerUnaryReactor* InferenceService::Impl::AtOnce(grpc::CallbackServerContext* context,
-                                                         const grpc::ByteBuffer* request,
-                                                         grpc::ByteBuffer* response, const Answer& answer) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const Serving* serving = core_.serving();
-  RequestProto proto;
-  RpcError error;
-  if (serving == nullptr) {
-    error = InferenceCore::LoadingError();
-  } else if (request->Length() > kMaxControlBytes) {
-    error = ToRpcError(InvalidArgument("the request has " + std::to_string(request->Length()) +
-                                       " bytes, the most is " + std::to_string(kMaxControlBytes)));
-  } else {
-    error = Parse(*request, &proto);
-  }
-  if (error.ok()) {
-    ResponseProto message;
-    error = answer(*serving, proto, &message);
-    if (error.ok()) error = AnswerWith(message, *context, response);
-  }
-  reactor->Finish(ToGrpcStatus(error));
   return reactor;
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace tramontane {
@@ -23,6 +24,9 @@ class ByteSocket {
   };
 
   virtual ~ByteSocket() = default;
+
+  // Whose it is: a PlainAddress, without a port.
+  virtual const std::string& peer() const = 0;
 
   virtual Progress Read(std::span<char> room) = 0;
   virtual Progress Write(std::string_view bytes) = 0;

@@ -170,7 +170,7 @@ void Connection::ParseInput(std::string_view bytes) {
     input_.assign(bytes.substr(taken));
   }
   if (parser_.failed()) return Refuse(parser_.refusal());
-  if (!HoldInput()) return Refuse(shared_->held_bytes.Refusal());
+  if (!HoldInput()) return Refuse(TooManyBodyBytes(shared_->held_bytes.max_bytes()));
   if (parser_.done()) return Dispatch();
   if (parser_.expects_continue() && !continue_sent_) {
     continue_sent_ = true;
@@ -199,6 +199,7 @@ void Connection::Name(HttpRequest* request) {
   const std::string* given = request->Header("x-request-id");
   request->id = DrawRequestId();
   request->request_id = given != nullptr && RequestIdFault(*given).empty() ? *given : request->id;
+  request->peer = socket_->peer();
   request->on_loopback = shared_->on_loopback;
   request_id_ = request->request_id;
 }

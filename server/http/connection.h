@@ -11,9 +11,9 @@
 #include <string_view>
 #include <utility>
 
+#include "server/base/held_bytes.h"
 #include "server/http/byte_socket.h"
 #include "server/http/connection_thread.h"
-#include "server/http/held_bytes.h"
 #include "server/http/parser.h"
 #include "server/http/refusal.h"
 #include "server/http/server.h"

@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "server/base/held_bytes.h"
 #include "server/http/connection.h"
-#include "server/http/held_bytes.h"
 #include "server/http/http.h"
 
 namespace tramontane {

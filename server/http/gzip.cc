@@ -90,7 +90,7 @@ std::optional<HttpRefusal> Gunzip(std::string_view bytes, int64_t max_bytes, Hel
     if (!goes_on && state != zlib::error::end_of_stream) return Fault("it is damaged or cut short");
     const auto size = static_cast<int64_t>(text->size() + inflated.size());
     if (size > max_bytes) return TooLong(max_bytes);
-    if (!held.TrySet(size)) return held.budget().Refusal();
+    if (!held.TrySet(size)) return TooManyBodyBytes(held.budget().max_bytes());
     AppendArrived(inflated, max_bytes, text);
   }
   bytes.remove_prefix(bytes.size() - at.avail_in);

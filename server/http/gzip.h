@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/http/held_bytes.h"
+#include "server/base/held_bytes.h"
 #include "server/http/refusal.h"
 
 namespace tramontane {

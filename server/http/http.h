@@ -18,6 +18,7 @@ struct HttpRequest {
   std::string method;        // "POST"
   std::string target;        // as sent: "/v1/models?a=b", or "http://host/v1/models"
   std::string path;          // of it, nothing decoded: "/v1/models"
+  std::string peer;          // the client's address: PlainAddress, without a port
   bool on_loopback = false;  // it came to an address that only this machine reaches
   HttpHeaders headers;
   std::string body;        // decoded, while RunOnHandler's work runs; then freed

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <latch>
 
+#include "server/base/peer_address.h"
+
 namespace tramontane {
 namespace {
 
@@ -90,6 +92,12 @@ void IoThread::Join() {
 }
 
 // ---- TcpSocket -------------------------------------------------------------------------------------
+
+TcpSocket::TcpSocket(boost::asio::ip::tcp::socket socket) : socket_(std::move(socket)) {
+  error_code fault;  // it has gone already
+  const tcp::endpoint endpoint = socket_.remote_endpoint(fault);
+  if (!fault) peer_ = PlainAddress(endpoint.address().to_string());
+}
 
 ByteSocket::Progress TcpSocket::Read(std::span<char> room) {
   error_code fault;

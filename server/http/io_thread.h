@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -58,7 +59,9 @@ class IoThread final : public ConnectionThread {
 // A socket that does not block.
 class TcpSocket final : public ByteSocket {
  public:
-  explicit TcpSocket(boost::asio::ip::tcp::socket socket) : socket_(std::move(socket)) {}
+  explicit TcpSocket(boost::asio::ip::tcp::socket socket);
+
+  const std::string& peer() const override { return peer_; }
 
   Progress Read(std::span<char> room) override;
   Progress Write(std::string_view bytes) override;
@@ -70,6 +73,7 @@ class TcpSocket final : public ByteSocket {
 
  private:
   boost::asio::ip::tcp::socket socket_;
+  std::string peer_;
 };
 
 }  // namespace tramontane

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "server/base/held_bytes.h"
 #include "server/base/text.h"
-#include "server/http/held_bytes.h"
 
 namespace tramontane {
 namespace {

@@ -22,6 +22,13 @@ HttpRefusal TooManyConnections() {
           .retry_after_ms = kRetryAfterFullMs};
 }
 
+HttpRefusal TooManyBodyBytes(int64_t most) {
+  return {.status = 503,
+          .message = "the requests being read hold more than " + std::to_string(most) + " bytes together",
+          .reason = "too_many_body_bytes",
+          .retry_after_ms = kRetryAfterFullMs};
+}
+
 HttpResponse PlainRefusal(const HttpRefusal& refusal, const HttpRequest& /*request*/) {
   HttpResponse response;
   response.status = refusal.status;

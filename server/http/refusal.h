@@ -22,6 +22,9 @@ HttpRefusal ServerStops();
 // There is no room for this client.
 HttpRefusal TooManyConnections();
 
+// The requests being read hold `most` bytes together, and this one finds no room.
+HttpRefusal TooManyBodyBytes(int64_t most);
+
 // Makes the answer of a refusal. `request` has an id, and as much of the rest as had come: no method where it
 // was refused before the end of its header. Any thread; must not block.
 using RefusalWriter = std::function<HttpResponse(const HttpRefusal& refusal, const HttpRequest& request)>;

@@ -1,6 +1,6 @@
 #include "server/remote/gateway_metrics.h"
 
-#include "server/core/metrics_page.h"
+#include "server/watch/metrics_page.h"
 
 namespace tramontane {
 

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/core/check.h"
 #include "server/remote/from_grpc_status.h"
 #include "server/remote/joined_events.h"
 #include "server/remote/remote_server.h"
@@ -58,7 +59,7 @@ class RemoteGeneration : public std::enable_shared_from_this<RemoteGeneration> {
                    std::function<void()> on_ready)
       : backends_(backends),
         request_(std::move(request)),
-        correlation_id_(options.correlation_id),
+        correlation_id_(options.correlation_id.value_or("")),
         deadline_(options.deadline),
         on_ready_(std::move(on_ready)) {}
 
@@ -245,23 +246,40 @@ class RemoteCall final : public InferenceCall {
 
 // ---- unary calls --------------------------------------------------------------------------------
 
-// One unary call, on one server after the other until one answers.
-template <typename Request, typename Response>
-class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion<Request, Response>> {
- public:
-  using Method = void (AsyncStub::*)(grpc::ClientContext*, const Request*, Response*,
-                                     std::function<void(grpc::Status)>);
+using Message = google::protobuf::Message;
 
-  RemoteQuestion(RemoteServers& backends, Method method, Request request,
-                 InferenceClient::Done<Response> done, std::string session = {})
+// The path of the unary call that has this request.
+std::string MethodOf(const google::protobuf::Descriptor& request) {
+  const auto* service = request.file()->FindServiceByName("Inference");
+  for (int i = 0; i < service->method_count(); ++i) {
+    if (service->method(i)->input_type() != &request) continue;
+    return "/" + service->full_name() + "/" + service->method(i)->name();
+  }
+  TM_CHECK(false, "no call has a %s", request.full_name().c_str());
+}
+
+// Only the server that keeps it is asked; "": any.
+std::string SessionOf(const Message& request) {
+  if (const auto* save = dynamic_cast<const v1::SaveSessionRequest*>(&request)) return save->name();
+  if (const auto* restore = dynamic_cast<const v1::RestoreSessionRequest*>(&request)) return restore->name();
+  const auto* erase = dynamic_cast<const v1::DeleteSessionRequest*>(&request);
+  return erase == nullptr ? "" : erase->name();
+}
+
+// One unary call, on one server after the other until one answers.
+class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion> {
+ public:
+  RemoteQuestion(RemoteServers& backends, std::shared_ptr<const Message> request,
+                 std::unique_ptr<Message> response, InferenceClient::Done<Message> done)
       : backends_(backends),
-        method_(method),
+        method_(MethodOf(*request->GetDescriptor())),
         request_(std::move(request)),
+        response_(std::move(response)),
         done_(std::move(done)),
-        session_(std::move(session)) {}
+        session_(SessionOf(*request_)) {}
 
   void Ask() {
-    if (!TryNextBackend()) done_(NoBackendError(backends_), {});
+    if (!TryNextBackend()) done_(NoBackendError(backends_), *response_);
   }
 
  private:
@@ -278,27 +296,28 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion<Reques
     call->context.AddMetadata(kMaxMessageBytesKey, kMaxMessageBytes);
     if (!backends_.open_calls().Add(&call->context)) return false;
     call->count.calls = &backends_.open_calls();
-    const auto on_status = [self = this->shared_from_this(), backend, call](const grpc::Status& status) {
+    const auto on_status = [self = shared_from_this(), backend, call](const grpc::Status& status) {
       OpenCalls& open_calls = self->backends_.open_calls();
       self->OnStatus(status, *backend);
       open_calls.Remove(&call->context);
     };
-    (backend->stub().async()->*method_)(&call->context, &request_, &response_, on_status);
+    backend->unary_stub().UnaryCall(&call->context, method_, grpc::StubOptions(), request_.get(),
+                                    response_.get(), on_status);
     return true;
   }
 
   void OnStatus(const grpc::Status& status, const RemoteServer& backend) {
     if (AnotherMayHelp(status) && TryNextBackend()) return;
-    done_(OutcomeOf(status, backend), response_);
+    done_(OutcomeOf(status, backend), *response_);
   }
 
   RemoteServers& backends_;
-  const Method method_;
-  const Request request_;
-  const InferenceClient::Done<Response> done_;
-  const std::string session_;  // only the server that keeps it is asked; "": any
+  const std::string method_;
+  const std::shared_ptr<const Message> request_;
+  const std::unique_ptr<Message> response_;
+  const InferenceClient::Done<Message> done_;
+  const std::string session_;
   std::vector<RemoteServer*> tried_;
-  Response response_;
 };
 
 // Adds every number of `load` to that of `sum`.
@@ -320,14 +339,6 @@ class RemoteClient::Impl {
  public:
   explicit Impl(const RemoteClientOptions& options) : backends(options) {}
 
-  template <typename Request, typename Response>
-  void Ask(typename RemoteQuestion<Request, Response>::Method method, Request request, Done<Response> done,
-           std::string session = {}) {
-    std::make_shared<RemoteQuestion<Request, Response>>(backends, method, std::move(request), std::move(done),
-                                                        std::move(session))
-        ->Ask();
-  }
-
   RemoteServers backends;
 };
 
@@ -335,7 +346,7 @@ RemoteClient::RemoteClient(const RemoteClientOptions& options) : impl_(std::make
 
 RemoteClient::~RemoteClient() = default;
 
-std::shared_ptr<InferenceCall> RemoteClient::Generate(v1::GenerateRequest request,
+std::shared_ptr<InferenceCall> RemoteClient::Generate(const Caller& /*caller*/, v1::GenerateRequest request,
                                                       const InferenceCallOptions& options,
                                                       std::function<void()> on_ready, RpcError* refusal) {
   auto generation =
@@ -345,61 +356,24 @@ std::shared_ptr<InferenceCall> RemoteClient::Generate(v1::GenerateRequest reques
   return nullptr;
 }
 
-void RemoteClient::Tokenize(v1::TokenizeRequest request, Done<v1::TokenizeResponse> done) {
-  impl_->Ask<v1::TokenizeRequest, v1::TokenizeResponse>(&AsyncStub::Tokenize, std::move(request),
-                                                        std::move(done));
-}
-
-void RemoteClient::Detokenize(v1::DetokenizeRequest request, Done<v1::DetokenizeResponse> done) {
-  impl_->Ask<v1::DetokenizeRequest, v1::DetokenizeResponse>(&AsyncStub::Detokenize, std::move(request),
-                                                            std::move(done));
-}
-
-void RemoteClient::RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) {
-  impl_->Ask<v1::RenderChatRequest, v1::RenderChatResponse>(&AsyncStub::RenderChat, std::move(request),
-                                                            std::move(done));
-}
-
-void RemoteClient::GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) {
-  impl_->Ask<v1::GetModelRequest, v1::GetModelResponse>(&AsyncStub::GetModel, std::move(request),
-                                                        std::move(done));
-}
-
-void RemoteClient::ListSessions(Done<v1::ListSessionsResponse> done) {
+void RemoteClient::AskUnary(const Caller& /*caller*/, std::shared_ptr<const Message> request,
+                            std::unique_ptr<Message> response, Done<Message> done) {
+  const google::protobuf::Descriptor* asked = request->GetDescriptor();
   const size_t servers = impl_->backends.all().size();
-  if (servers > 1) {
+  if (asked == v1::GetLoadRequest::descriptor()) {
+    auto* sum = static_cast<v1::GetLoadResponse*>(response.get());
+    for (const auto& backend : impl_->backends.all()) {
+      if (backend->up()) AddLoad(backend->last_load(), sum);
+    }
+    return done({}, *response);
+  }
+  if (asked == v1::ListSessionsRequest::descriptor() && servers > 1) {
     return done(ToRpcError(Unimplemented("behind this gateway are " + std::to_string(servers) +
                                          " servers, each of which lists its own sessions")),
-                {});
+                *response);
   }
-  impl_->Ask<v1::ListSessionsRequest, v1::ListSessionsResponse>(&AsyncStub::ListSessions, {},
-                                                                std::move(done));
-}
-
-void RemoteClient::DeleteSession(v1::DeleteSessionRequest request, Done<v1::DeleteSessionResponse> done) {
-  const std::string name = request.name();
-  impl_->Ask<v1::DeleteSessionRequest, v1::DeleteSessionResponse>(&AsyncStub::DeleteSession,
-                                                                  std::move(request), std::move(done), name);
-}
-
-void RemoteClient::SaveSession(v1::SaveSessionRequest request, Done<v1::SaveSessionResponse> done) {
-  const std::string name = request.name();
-  impl_->Ask<v1::SaveSessionRequest, v1::SaveSessionResponse>(&AsyncStub::SaveSession, std::move(request),
-                                                              std::move(done), name);
-}
-
-void RemoteClient::RestoreSession(v1::RestoreSessionRequest request, Done<v1::RestoreSessionResponse> done) {
-  const std::string name = request.name();
-  impl_->Ask<v1::RestoreSessionRequest, v1::RestoreSessionResponse>(
-      &AsyncStub::RestoreSession, std::move(request), std::move(done), name);
-}
-
-void RemoteClient::GetLoad(Done<v1::GetLoadResponse> done) {
-  v1::GetLoadResponse sum;
-  for (const auto& backend : impl_->backends.all()) {
-    if (backend->up()) AddLoad(backend->last_load(), &sum);
-  }
-  done({}, sum);
+  std::make_shared<RemoteQuestion>(impl_->backends, std::move(request), std::move(response), std::move(done))
+      ->Ask();
 }
 
 bool RemoteClient::ready() const {

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "server/core/inference_client.h"
+#include "server/call/inference_client.h"
 
 namespace tramontane {
 
@@ -40,18 +40,9 @@ class RemoteClient final : public InferenceClient {
   explicit RemoteClient(const RemoteClientOptions& options);
   ~RemoteClient() override;  // cancels what is open and waits for its end
 
-  std::shared_ptr<InferenceCall> Generate(v1::GenerateRequest request, const InferenceCallOptions& options,
-                                          std::function<void()> on_ready, RpcError* refusal) override;
-  void Tokenize(v1::TokenizeRequest request, Done<v1::TokenizeResponse> done) override;
-  void Detokenize(v1::DetokenizeRequest request, Done<v1::DetokenizeResponse> done) override;
-  void RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) override;
-  void GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) override;
-  void GetLoad(Done<v1::GetLoadResponse> done) override;  // summed, as last asked
-  // Of one server; of several each lists its own.
-  void ListSessions(Done<v1::ListSessionsResponse> done) override;
-  void DeleteSession(v1::DeleteSessionRequest request, Done<v1::DeleteSessionResponse> done) override;
-  void SaveSession(v1::SaveSessionRequest request, Done<v1::SaveSessionResponse> done) override;
-  void RestoreSession(v1::RestoreSessionRequest request, Done<v1::RestoreSessionResponse> done) override;
+  std::shared_ptr<InferenceCall> Generate(const Caller& caller, v1::GenerateRequest request,
+                                          const InferenceCallOptions& options, std::function<void()> on_ready,
+                                          RpcError* refusal) override;
   bool ready() const override;       // one server is up
   RpcError health() const override;  // UNAVAILABLE names them all
 
@@ -60,6 +51,12 @@ class RemoteClient final : public InferenceClient {
   std::vector<BackendState> backends() const;  // in the order of the options
 
  private:
+  // GetLoad is summed, as last asked. Sessions are asked for at the server that keeps them; their list is
+  // that of one server: of several each lists its own.
+  void AskUnary(const Caller& caller, std::shared_ptr<const google::protobuf::Message> request,
+                std::unique_ptr<google::protobuf::Message> response,
+                Done<google::protobuf::Message> done) override;
+
   class Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -65,7 +65,10 @@ void OpenCalls::CancelAndWait() {
 // ---- RemoteServer ------------------------------------------------------------------------------------
 
 RemoteServer::RemoteServer(const std::string& address)
-    : address_(address), channel_(ChannelTo(address)), stub_(v1::Inference::NewStub(channel_)) {}
+    : address_(address),
+      channel_(ChannelTo(address)),
+      stub_(v1::Inference::NewStub(channel_)),
+      unary_stub_(channel_) {}
 
 void RemoteServer::CallStarted() {
   ++open_calls_;

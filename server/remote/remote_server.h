@@ -2,6 +2,7 @@
 // call. Any thread.
 #pragma once
 
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
@@ -55,6 +56,9 @@ class RemoteServer {
 
   const std::string& address() const { return address_; }
   v1::Inference::Stub& stub() { return *stub_; }
+  // For calls by their path.
+  using UnaryStub = grpc::TemplatedGenericStub<google::protobuf::Message, google::protobuf::Message>;
+  UnaryStub& unary_stub() { return unary_stub_; }
 
   // Connected and, by its health service, serving. Asks for a connection where there is none.
   bool up() const { return channel_->GetState(true) == GRPC_CHANNEL_READY; }
@@ -76,6 +80,7 @@ class RemoteServer {
   const std::string address_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Inference::Stub> stub_;
+  UnaryStub unary_stub_;
   std::atomic<int64_t> open_calls_{0};
   std::atomic<int64_t> others_calls_{0};
   std::atomic<int64_t> started_calls_{0};

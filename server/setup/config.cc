@@ -315,6 +315,8 @@ const std::vector<Setting>& ServeSettings() {
       Integer("compiler_threads", &C::compiler_threads, 1, 64, "N", "threads that compile constraints"),
       Integer("max_queued_work", &C::max_queued_work, 1, 1 << 20, "N",
               "requests waiting for threads of either kind; one more is refused with RESOURCE_EXHAUSTED"),
+      Bytes("max_unread_answer_bytes", &C::max_unread_answer_bytes, 1 << 20, int64_t{1} << 40,
+            "answers that clients of both doors have not taken yet, together"),
       Integer("max_streams", &C::max_streams, 1, 1 << 20, "N",
               "requests that generate, open at once; one more is refused with RESOURCE_EXHAUSTED"),
       Integer("max_sessions", &C::max_sessions, 1, 1 << 20, "N",

@@ -78,6 +78,7 @@ struct ServeConfig {
   int64_t compiler_threads = 4;
   int64_t max_queued_work = 2048;
   int64_t max_streams = 2048;
+  int64_t max_unread_answer_bytes = int64_t{256} << 20;
   int64_t max_sessions = 256;
   double session_ttl = 3600.0;  // seconds; 0: none
   std::string session_dir;      // "": none are saved

@@ -8,7 +8,7 @@
 #include "engine/engine_host.h"
 #include "kernels/backends/cpu_backend.h"
 #include "models/grammar/constraint.h"
-#include "server/core/field_limits.h"
+#include "server/call/field_limits.h"
 #include "server/setup/config.h"
 
 namespace tramontane {

@@ -10,11 +10,11 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/utf8.h"
-#include "server/openai/chat.h"
-#include "server/openai/completions.h"
-#include "server/openai/json.h"
-#include "server/openai/responses.h"
-#include "server/openai/tokenize.h"
+#include "server/api/openai/chat.h"
+#include "server/api/openai/completions.h"
+#include "server/api/openai/responses.h"
+#include "server/api/openai/tokenize.h"
+#include "server/api/shared/json.h"
 
 namespace tramontane {
 namespace {

@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "kernels/core/check.h"
-#include "server/openai/tool_calls.h"
+#include "server/api/shared/tool_calls.h"
 
 namespace tramontane {
 namespace {

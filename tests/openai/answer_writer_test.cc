@@ -1,5 +1,5 @@
 // The events of calls as those of choices, before any dialect prints them.
-#include "server/openai/answer_writer.h"
+#include "server/api/shared/answer_writer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/openai/chat.h"
+#include "server/api/openai/chat.h"
+#include "server/api/openai/request_shapes.h"
 #include "tests/openai/answer_events.h"
 
 namespace tramontane {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "server/openai/chat.h"
-#include "server/openai/json.h"
-#include "server/openai/responses.h"
+#include "server/api/openai/chat.h"
+#include "server/api/openai/responses.h"
+#include "server/api/shared/json.h"
 #include "tests/openai/answer_events.h"
 
 namespace tramontane {

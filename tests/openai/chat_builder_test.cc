@@ -1,14 +1,15 @@
 // What every dialect says of a chat in the same way: messages, calls, tools and their choice, and formats.
-#include "server/openai/chat_builder.h"
+#include "server/api/shared/chat_builder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "server/openai/chat.h"
-#include "server/openai/output_constraint.h"
-#include "server/openai/responses.h"
+#include "server/api/openai/chat.h"
+#include "server/api/openai/request_shapes.h"
+#include "server/api/openai/responses.h"
+#include "server/api/shared/output_constraint.h"
 
 namespace tramontane {
 namespace {

@@ -1,5 +1,6 @@
 // The bodies of chats: messages, tools, and what the output must be.
-#include "server/openai/chat.h"
+#include "server/api/openai/chat.h"
+#include "server/api/openai/request_shapes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

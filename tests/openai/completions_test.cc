@@ -1,4 +1,4 @@
-#include "server/openai/completions.h"
+#include "server/api/openai/completions.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

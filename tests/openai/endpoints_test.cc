@@ -1,5 +1,5 @@
 // The endpoints over a fake inference client, without sockets.
-#include "server/openai/endpoint.h"
+#include "server/api/shared/endpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,15 +11,15 @@
 #include <string>
 #include <utility>
 
-#include "server/openai/chat.h"
-#include "server/openai/completions.h"
-#include "server/openai/gateway.h"
-#include "server/openai/json.h"
-#include "server/openai/models.h"
-#include "server/openai/responses.h"
-#include "server/openai/routes.h"
-#include "server/openai/spec.h"
-#include "server/openai/tokenize.h"
+#include "server/api/gateway.h"
+#include "server/api/openai/chat.h"
+#include "server/api/openai/completions.h"
+#include "server/api/openai/models.h"
+#include "server/api/openai/responses.h"
+#include "server/api/openai/tokenize.h"
+#include "server/api/routes.h"
+#include "server/api/shared/json.h"
+#include "server/api/spec.h"
 #include "tests/support/fake_inference_client.h"
 
 namespace tramontane {

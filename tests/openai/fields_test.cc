@@ -1,5 +1,6 @@
 // Fields of chats and completions to the messages of the .proto.
-#include "server/openai/choices_fields.h"
+#include "server/api/openai/choices_fields.h"
+#include "server/api/openai/request_shapes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

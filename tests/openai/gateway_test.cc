@@ -1,5 +1,5 @@
 // The gateway as a client meets it: paths, methods, media types, the endpoints about the server itself.
-#include "server/openai/gateway.h"
+#include "server/api/gateway.h"
 
 #include <gtest/gtest.h>
 

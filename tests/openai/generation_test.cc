@@ -1,5 +1,5 @@
 // From a request to the calls of an InferenceClient and back, through real sockets.
-#include "server/openai/generation.h"
+#include "server/api/shared/generation.h"
 
 #include <gtest/gtest.h>
 
@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "server/api/shared/api_error.h"
+#include "server/api/shared/request_timeout.h"
 #include "server/http/server.h"
-#include "server/openai/api_error.h"
-#include "server/openai/request_timeout.h"
 #include "tests/support/fake_inference_client.h"
 #include "tests/support/http_test_client.h"
 

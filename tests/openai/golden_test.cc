@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "server/openai/chat.h"
-#include "server/openai/completions.h"
-#include "server/openai/json.h"
+#include "server/api/openai/chat.h"
+#include "server/api/openai/completions.h"
+#include "server/api/shared/json.h"
 
 namespace tramontane {
 namespace {

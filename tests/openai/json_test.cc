@@ -1,5 +1,5 @@
 // JSON at the edge: limits before values are built, and output that is always UTF-8.
-#include "server/openai/json.h"
+#include "server/api/shared/json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

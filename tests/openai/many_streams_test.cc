@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "server/openai/gateway.h"
+#include "server/api/gateway.h"
 #include "tests/support/fake_inference_client.h"
 #include "tests/support/http_test_client.h"
 #include "tests/support/sanitizers.h"

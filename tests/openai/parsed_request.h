@@ -5,10 +5,10 @@
 
 #include <string>
 
-#include "server/openai/api_error.h"
-#include "server/openai/chat.h"
-#include "server/openai/completions.h"
-#include "server/openai/generation_request.h"
+#include "server/api/openai/chat.h"
+#include "server/api/openai/completions.h"
+#include "server/api/shared/api_error.h"
+#include "server/api/shared/generation_request.h"
 
 namespace tramontane {
 

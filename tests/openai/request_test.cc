@@ -1,5 +1,5 @@
 // Bodies of requests as they are checked, and errors back to their fields.
-#include "server/openai/generation_request.h"
+#include "server/api/shared/generation_request.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/openai/json.h"
+#include "server/api/openai/request_shapes.h"
+#include "server/api/shared/json.h"
 #include "tests/openai/parsed_request.h"
 
 namespace tramontane {

@@ -1,4 +1,4 @@
-#include "server/openai/responses.h"
+#include "server/api/openai/responses.h"
 #include "tests/openai/answer_events.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,7 @@
 // Which paths are whose: what a proxy's rules about paths can rely on.
-#include "server/openai/routes.h"
+#include "server/api/routes.h"
+
+#include "server/api/shared/route_path.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // /openapi.json says what the server does: its routes, the shapes of what it takes and gives.
-#include "server/openai/spec.h"
+#include "server/api/spec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,10 @@
 #include <functional>
 #include <string>
 
-#include "server/openai/chat.h"
-#include "server/openai/completions.h"
-#include "server/openai/json.h"
+#include "server/api/openai/chat.h"
+#include "server/api/openai/completions.h"
+#include "server/api/openai/request_shapes.h"
+#include "server/api/shared/json.h"
 
 namespace tramontane {
 namespace {

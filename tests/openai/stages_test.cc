@@ -1,5 +1,5 @@
 // Who may ask: hosts and origins, on loopback and elsewhere.
-#include "server/openai/stages.h"
+#include "server/api/stages.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The header x-tramontane-timing, without sockets and on a clock that only the test moves: what a client is
 // told of the time to its first content, and that without the header nothing is told.
-#include "server/openai/timing.h"
+#include "server/api/shared/timing.h"
 
 #include <gtest/gtest.h>
 
@@ -11,12 +11,12 @@
 #include <string_view>
 #include <vector>
 
-#include "server/openai/chat.h"
-#include "server/openai/completions.h"
-#include "server/openai/debug_endpoints.h"
-#include "server/openai/gateway.h"
-#include "server/openai/http_counts.h"
-#include "server/openai/responses.h"
+#include "server/api/admin/debug_endpoints.h"
+#include "server/api/gateway.h"
+#include "server/api/openai/chat.h"
+#include "server/api/openai/completions.h"
+#include "server/api/openai/responses.h"
+#include "server/api/shared/http_counts.h"
 #include "tests/support/connection_stage.h"
 #include "tests/support/fake_inference_client.h"
 #include "tests/support/http_test_client.h"

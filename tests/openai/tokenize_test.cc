@@ -1,4 +1,4 @@
-#include "server/openai/tokenize.h"
+#include "server/api/openai/tokenize.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/openai/tool_calls.h"
+#include "server/api/shared/tool_calls.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -18,11 +18,11 @@
 #include "models/chat/answer_syntax.h"
 #include "models/chat/mistral_chat.h"
 #include "models/grammar/constraint_compiler.h"
-#include "server/core/answer_splitter.h"
+#include "server/answers/answer_splitter.h"
+#include "server/api/openai/chat.h"
+#include "server/api/shared/json.h"
 #include "server/core/engine_client.h"
 #include "server/core/inference_core.h"
-#include "server/openai/chat.h"
-#include "server/openai/json.h"
 #include "tests/models/tekken_test_file.h"
 #include "tests/models/tokenizer_json_test_file.h"
 #include "tests/server/call_reader.h"
@@ -369,7 +369,7 @@ class World {
     v1::RenderChatRequest request;
     *request.mutable_chat() = chat;
     const auto answer =
-        Await<v1::RenderChatResponse>([&](auto done) { client_.RenderChat(request, std::move(done)); });
+        Await<v1::RenderChatResponse>([&](auto done) { client_.Ask(Caller(), request, std::move(done)); });
     return answer.error.ok() ? answer.response.text() : answer.error.message();
   }
 
@@ -400,7 +400,7 @@ class World {
     v1::RenderChatRequest request;
     *request.mutable_chat() = chat;
     v1::RenderChatResponse prompt;
-    const RpcError error = ProtoConverter(served).RenderChat(request, &prompt);
+    const RpcError error = ProtoConverter(served).texts.RenderChat(request, &prompt);
     EXPECT_TRUE(error.ok()) << error.message();
     std::vector<int32_t> script(static_cast<size_t>(Limits().context), (*tekken).eos_id());
     const std::vector<int32_t> ids = tekken.Ids(answer);
@@ -482,11 +482,11 @@ TEST(ServedAnswers, ATextWithASuffixIsAPromptToFillInTheMiddle) {
   v1::TokenizeRequest tokenize;
   tokenize.set_text("ab");
   tokenize.set_suffix("c");
-  const auto tokens =
-      Await<v1::TokenizeResponse>([&](auto done) { world.client().Tokenize(tokenize, std::move(done)); });
+  const auto tokens = Await<v1::TokenizeResponse>(
+      [&](auto done) { world.client().Ask(Caller(), tokenize, std::move(done)); });
   EXPECT_THAT(tokens.response.token_ids(), ElementsAreArray(expected));
-  const auto model =
-      Await<v1::GetModelResponse>([&](auto done) { world.client().GetModel({}, std::move(done)); });
+  const auto model = Await<v1::GetModelResponse>(
+      [&](auto done) { world.client().Ask(Caller(), v1::GetModelRequest(), std::move(done)); });
   EXPECT_TRUE(model.response.fill_in_middle());
 }
 
@@ -497,7 +497,8 @@ TEST(ServedAnswers, ControlTokensAreReadFromTextWhereThatIsAskedFor) {
   request.set_text("[INST]a[/INST]");
   request.set_add_bos(false);
   const auto ids = [&] {
-    return Await<v1::TokenizeResponse>([&](auto done) { world.client().Tokenize(request, std::move(done)); });
+    return Await<v1::TokenizeResponse>(
+        [&](auto done) { world.client().Ask(Caller(), request, std::move(done)); });
   };
   EXPECT_EQ(ids().response.token_ids_size(), 14) << "a token a byte";
   request.set_parse_special_tokens(true);
@@ -542,7 +543,7 @@ TEST(ServedAnswers, ATextBeginsWithBosOnlyWhereTheTokenizerAddsIt) {
   v1::TokenizeRequest request;
   request.set_text("a");
   v1::TokenizeResponse response;
-  ASSERT_TRUE(ProtoConverter(served).Tokenize(request, &response).ok());
+  ASSERT_TRUE(ProtoConverter(served).texts.Tokenize(request, &response).ok());
   EXPECT_THAT(response.token_ids(), ElementsAre(kFirstTestByte + 'a'));
 }
 
@@ -562,8 +563,8 @@ TEST(ServedAnswers, BehindOtherPromptsAllIsText) {
   World world("v15", Hi(), kThoughtAndTwoCalls);
   v1::RenderChatRequest render;
   *render.mutable_chat() = Hi();
-  const auto prompt =
-      Await<v1::RenderChatResponse>([&](auto done) { world.client().RenderChat(render, std::move(done)); });
+  const auto prompt = Await<v1::RenderChatResponse>(
+      [&](auto done) { world.client().Ask(Caller(), render, std::move(done)); });
   v1::GenerateRequest request;
   *request.mutable_token_ids()->mutable_ids() = prompt.response.token_ids();
   const Heard heard = Ask(world, request);
@@ -815,8 +816,8 @@ TEST(ServedChats, TheReasoningEffortIsAskedForWhereThereIsOne) {
 
 TEST(ServedChats, TheModelSaysItsTokenizer) {
   World world("v13");
-  const auto model =
-      Await<v1::GetModelResponse>([&](auto done) { world.client().GetModel({}, std::move(done)); });
+  const auto model = Await<v1::GetModelResponse>(
+      [&](auto done) { world.client().Ask(Caller(), v1::GetModelRequest(), std::move(done)); });
   EXPECT_EQ(model.response.tokenizer(), "tekken");
   EXPECT_EQ(model.response.tokenizer_version(), "v13");
   EXPECT_EQ(model.response.chat_format(), "v13");

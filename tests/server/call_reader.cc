@@ -7,9 +7,9 @@
 
 namespace tramontane {
 CallReader::CallReader(InferenceClient& client, v1::GenerateRequest request,
-                       const InferenceCallOptions& options) {
+                       const InferenceCallOptions& options, const Caller& caller) {
   call_ = client.Generate(
-      std::move(request), options,
+      caller, std::move(request), options,
       [bell = bell_] {
         const std::lock_guard lock(bell->mutex);
         bell->rung = true;

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/core/inference_client.h"
+#include "server/call/inference_client.h"
 
 namespace tramontane {
 
@@ -21,7 +21,8 @@ inline constexpr std::chrono::seconds kCallHangs{60};  // far above what a slow 
 
 class CallReader {
  public:
-  CallReader(InferenceClient& client, v1::GenerateRequest request, const InferenceCallOptions& options = {});
+  CallReader(InferenceClient& client, v1::GenerateRequest request, const InferenceCallOptions& options = {},
+             const Caller& caller = {});
   ~CallReader() { DropCall(); }
 
   const RpcError& refusal() const { return refusal_; }  // of Generate itself

@@ -7,6 +7,7 @@
 
 #include "models/chat/header_chat.h"
 #include "models/chat/mistral_chat.h"
+#include "server/core/model_info.h"
 #include "server/core/proto_convert.h"
 #include "tests/server/scripted_model.h"
 #include "tests/support/byte_tokenizer.h"
@@ -42,13 +43,13 @@ class ChatFormats : public ::testing::Test {
     v1::RenderChatRequest request;
     *request.mutable_chat() = chat;
     v1::RenderChatResponse response;
-    RpcError error = converter.RenderChat(request, &response);
+    RpcError error = converter.texts.RenderChat(request, &response);
     if (text != nullptr) *text = response.text();
     return error;
   }
-  static std::string ChatFormatOfModel(const ProtoConverter& converter) {
+  std::string ChatFormatOfModel() const {
     v1::GetModelResponse model;
-    EXPECT_TRUE(converter.GetModel({}, &model).ok());
+    EXPECT_TRUE(GetModel(served_, {}, &model).ok());
     return model.chat_format();
   }
   static EngineLimits Limits() {
@@ -76,20 +77,20 @@ class ChatFormats : public ::testing::Test {
 TEST_F(ChatFormats, OfAModelWithoutOneOnlyChatsAreRefused) {
   const ChatFormatPtr none = NoChatFormat("the template in x names <|user|>; --chat-format chooses");
   const ProtoConverter converter = With(*none);
-  EXPECT_EQ(ChatFormatOfModel(converter), "");
+  EXPECT_EQ(ChatFormatOfModel(), "");
   const RpcError error = Rendered(converter, Hi());
   EXPECT_EQ(error.code, StatusCode::kFailedPrecondition);
   EXPECT_THAT(error.message(), AllOf(HasSubstr("names <|user|>"), HasSubstr("--chat-format")));
   v1::GenerateRequest completion;
   completion.set_text("Hi");
   Request request;
-  EXPECT_TRUE(converter.Generate(completion, &request).ok());
+  EXPECT_TRUE(converter.requests.Generate(completion, &request).ok());
   EXPECT_EQ(request.prompt.size(), 3u) << "the beginning and two letters";
 }
 
 TEST_F(ChatFormats, ChatMlChatsAreRenderedAndItsToolsRefused) {
   const ProtoConverter converter = With(chatml_);
-  EXPECT_EQ(ChatFormatOfModel(converter), "chatml");
+  EXPECT_EQ(ChatFormatOfModel(), "chatml");
   v1::Chat chat = Hi();
   std::string text;
   EXPECT_TRUE(Rendered(converter, chat, &text).ok());
@@ -110,9 +111,9 @@ TEST_F(ChatFormats, ACallCannotBeAskedForWhereAnswersHaveNone) {
   *call.mutable_chat() = Hi();
   call.mutable_chat()->add_tools()->set_name("f");
   Request request;
-  EXPECT_TRUE(converter.Generate(call, &request).ok()) << "v1 passes over tools";
+  EXPECT_TRUE(converter.requests.Generate(call, &request).ok()) << "v1 passes over tools";
   call.mutable_chat()->mutable_tool_choice()->set_mode(v1::TOOL_CHOICE_MODE_REQUIRED);
-  const RpcError error = converter.Generate(call, &request);
+  const RpcError error = converter.requests.Generate(call, &request);
   EXPECT_EQ(error.code, StatusCode::kInvalidArgument);
   EXPECT_EQ(error.field, "chat.tool_choice");
   EXPECT_THAT(error.message(), HasSubstr("auto and none"));

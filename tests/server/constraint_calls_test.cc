@@ -67,9 +67,8 @@ class ConstraintCalls : public ::testing::Test {
   std::unique_ptr<CallReader> Ask(const std::string& client, const std::string& regex) {
     v1::GenerateRequest request = RequestOfIds({1, 2, 3}, 4);
     if (!regex.empty()) request.mutable_constraint()->set_regex(regex);
-    InferenceCallOptions options;
-    options.client = client;
-    return std::make_unique<CallReader>(server_.server().client(), std::move(request), options);
+    return std::make_unique<CallReader>(server_.server().client(), std::move(request), InferenceCallOptions(),
+                                        Caller{.identity = client, .address = client});
   }
 
   SlowBackend::Counts counts_;

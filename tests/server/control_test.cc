@@ -6,6 +6,7 @@
 #include <future>
 #include <thread>
 
+#include "server/core/model_info.h"
 #include "server/core/proto_convert.h"
 #include "tests/server/scripted_server.h"
 
@@ -169,7 +170,7 @@ TEST(Information, TheModelsDefaultsAreTheRequestsWhereItSaysNothing) {
       .temperature = 0.5f, .top_p = 0.25f, .top_k = -1, .min_p = 0.125f, .repetition_penalty = 1.5f};
   const ProtoConverter converter(served);
   v1::GetModelResponse model;
-  ASSERT_TRUE(converter.GetModel({}, &model).ok());
+  ASSERT_TRUE(GetModel(served, {}, &model).ok());
   EXPECT_EQ(model.default_temperature(), 0.5f);
   EXPECT_EQ(model.default_top_p(), 0.25f);
   EXPECT_EQ(model.default_top_k(), -1);
@@ -178,7 +179,7 @@ TEST(Information, TheModelsDefaultsAreTheRequestsWhereItSaysNothing) {
 
   v1::GenerateRequest request = RequestOfIds({1}, 1);
   Request silent;
-  ASSERT_TRUE(converter.Generate(request, &silent).ok());
+  ASSERT_TRUE(converter.requests.Generate(request, &silent).ok());
   EXPECT_EQ(silent.sampling.temperature, 0.5f);
   EXPECT_EQ(silent.sampling.top_p, 0.25f);
   EXPECT_EQ(silent.sampling.top_k, -1);
@@ -188,7 +189,7 @@ TEST(Information, TheModelsDefaultsAreTheRequestsWhereItSaysNothing) {
   request.mutable_sampling()->set_min_p(0);
   request.mutable_sampling()->set_repetition_penalty(1);
   Request said;
-  ASSERT_TRUE(converter.Generate(request, &said).ok());
+  ASSERT_TRUE(converter.requests.Generate(request, &said).ok());
   EXPECT_EQ(said.sampling.min_p, 0.0f);
   EXPECT_EQ(said.sampling.repetition_penalty, 1.0f);
 }

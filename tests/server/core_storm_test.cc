@@ -29,7 +29,7 @@
 #include "models/tokenizer/load.h"
 #include "server/core/engine_client.h"
 #include "server/core/inference_core.h"
-#include "server/core/metrics.h"
+#include "server/watch/metrics.h"
 #include "tests/server/call_reader.h"
 #include "tests/server/scripted_model.h"
 #include "tests/support/test_scale.h"
@@ -308,20 +308,21 @@ void StormCaller::AskUnary() {
     case 0: {
       v1::TokenizeRequest request;
       *request.mutable_chat() = SmallChat();
-      Await<v1::TokenizeResponse>([&](auto done) { client_.Tokenize(request, done); });
+      Await<v1::TokenizeResponse>([&](auto done) { client_.Ask(Caller(), request, done); });
       return;
     }
     case 1: {
       v1::DetokenizeRequest request;
       request.add_token_ids(300);
-      Await<v1::DetokenizeResponse>([&](auto done) { client_.Detokenize(request, done); });
+      Await<v1::DetokenizeResponse>([&](auto done) { client_.Ask(Caller(), request, done); });
       return;
     }
     case 2:
-      Await<v1::GetModelResponse>([&](auto done) { client_.GetModel({}, done); });
+      Await<v1::GetModelResponse>([&](auto done) { client_.Ask(Caller(), v1::GetModelRequest(), done); });
       return;
     case 3: {
-      const auto load = Await<v1::GetLoadResponse>([&](auto done) { client_.GetLoad(done); });
+      const auto load =
+          Await<v1::GetLoadResponse>([&](auto done) { client_.Ask(Caller(), v1::GetLoadRequest(), done); });
       const v1::GetLoadResponse& of = load.response;
       EXPECT_EQ(of.free_pages() + of.held_pages() + of.cached_pages(), of.total_pages());
       return;
@@ -416,7 +417,7 @@ TEST(CoreStorm, TheCoreGoesAfterItsLastCall) {
     request.set_text("Once upon a time");
     request.mutable_stopping()->set_max_tokens(3);
     RpcError refusal;
-    std::shared_ptr<InferenceCall> call = client.Generate(request, {}, [] {}, &refusal);
+    std::shared_ptr<InferenceCall> call = client.Generate(Caller(), request, {}, [] {}, &refusal);
     ASSERT_NE(call, nullptr) << refusal.message();
     // As the engine may: it holds the call while it tells it that there is something to take.
     holder = std::thread([call = std::move(call), &is_over, &has_let_go]() mutable {

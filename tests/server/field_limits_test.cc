@@ -1,5 +1,5 @@
 // The gateway's bounds are the engine's: what a body is refused for here, the engine would refuse there.
-#include "server/core/field_limits.h"
+#include "server/call/field_limits.h"
 
 #include <gtest/gtest.h>
 

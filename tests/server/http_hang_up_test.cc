@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "server/openai/gateway.h"
+#include "server/api/gateway.h"
 #include "server/remote/remote_client.h"
 #include "tests/server/scripted_server.h"
 #include "tests/support/http_test_client.h"

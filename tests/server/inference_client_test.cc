@@ -88,14 +88,14 @@ TEST_P(Client, KeepsSessions) {
   EXPECT_EQ(differs.info.at("index"), "3");
 
   using List = v1::ListSessionsResponse;
-  const auto list = Await<List>([&](auto done) { client().ListSessions(done); });
+  const auto list = Await<List>([&](auto done) { client().Ask(Caller(), v1::ListSessionsRequest(), done); });
   ASSERT_TRUE(list.error.ok()) << list.error.message();
   ASSERT_EQ(list.response.sessions_size(), 1);
   EXPECT_EQ(list.response.sessions(0).tokens(), 8);
   v1::DeleteSessionRequest name;
   name.set_name("s");
   const auto erase = [&] {
-    return Await<v1::DeleteSessionResponse>([&](auto done) { client().DeleteSession(name, done); });
+    return Await<v1::DeleteSessionResponse>([&](auto done) { client().Ask(Caller(), name, done); });
   };
   EXPECT_TRUE(erase().error.ok());
   EXPECT_EQ(erase().error.reason, "SESSION_NOT_FOUND");
@@ -169,21 +169,24 @@ TEST_P(Client, AFaultOfTheRequestIsTheOutcomeInFull) {
 TEST_P(Client, ShortCallsAnswer) {
   v1::TokenizeRequest text;
   text.set_text("the river");
-  const auto tokens = Await<v1::TokenizeResponse>([&](auto done) { client().Tokenize(text, done); });
+  const auto tokens = Await<v1::TokenizeResponse>([&](auto done) { client().Ask(Caller(), text, done); });
   ASSERT_TRUE(tokens.error.ok());
   v1::DetokenizeRequest ids;
   *ids.mutable_token_ids() = tokens.response.token_ids();
-  EXPECT_EQ(Await<v1::DetokenizeResponse>([&](auto done) { client().Detokenize(ids, done); }).response.text(),
-            "the river");
-  EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) { client().GetModel({}, done); }).response.name(),
+  EXPECT_EQ(
+      Await<v1::DetokenizeResponse>([&](auto done) { client().Ask(Caller(), ids, done); }).response.text(),
+      "the river");
+  EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) {
+              client().Ask(Caller(), v1::GetModelRequest(), done);
+            }).response.name(),
             "scripted");
   v1::GetModelRequest unknown;
   unknown.set_model("nobody");
-  EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) { client().GetModel(unknown, done); }).error.code,
+  EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) { client().Ask(Caller(), unknown, done); }).error.code,
             StatusCode::kNotFound);
   v1::RenderChatRequest chat;
   chat.mutable_chat()->add_messages()->set_content("no role");
-  EXPECT_EQ(Await<v1::RenderChatResponse>([&](auto done) { client().RenderChat(chat, done); }).error.code,
+  EXPECT_EQ(Await<v1::RenderChatResponse>([&](auto done) { client().Ask(Caller(), chat, done); }).error.code,
             StatusCode::kInvalidArgument);
 }
 
@@ -274,10 +277,11 @@ TEST(BothDoors, WhatAStopFindsWaitingForAWorkerIsUnavailable) {
   options.server.worker_threads = 1;
   ScriptedServer server(options);
   std::promise<void> entered, released;
-  server.server().client().Tokenize({}, [&](const RpcError&, const v1::TokenizeResponse&) {
-    entered.set_value();
-    released.get_future().wait();
-  });
+  server.server().client().Ask(Caller(), v1::TokenizeRequest(),
+                               [&](const RpcError&, const v1::TokenizeResponse&) {
+                                 entered.set_value();
+                                 released.get_future().wait();
+                               });
   entered.get_future().wait();
   CallReader waiting(server.server().client(), RequestOfIds({1}, 5));
   auto stopped = std::async(std::launch::async, [&] { server.server().Stop(); });
@@ -298,7 +302,7 @@ TEST(InProcess, AStopWaitsForTheWorkerInTheMidstOfItsWork) {
   bool returned_early = false;
   v1::TokenizeRequest request;
   request.set_text("some text");
-  server.server().client().Tokenize(request, [&](const RpcError&, const v1::TokenizeResponse& tokens) {
+  server.server().client().Ask(Caller(), request, [&](const RpcError&, const v1::TokenizeResponse& tokens) {
     entered.set_value();
     returned_early = returned.wait_for(std::chrono::milliseconds(200)) == std::future_status::ready;
     const std::vector<int32_t> ids(tokens.token_ids().begin(), tokens.token_ids().end());
@@ -319,9 +323,13 @@ TEST(InProcess, NothingIsServedBeforeTheModelIsThere) {
   CallReader early(client, RequestOfIds({1}, 1));
   ASSERT_TRUE(early.refused());
   EXPECT_EQ(early.refusal().reason, "LOADING");
-  EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) { client.GetModel({}, done); }).error.reason,
+  EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) {
+              client.Ask(Caller(), v1::GetModelRequest(), done);
+            }).error.reason,
             "LOADING");
-  EXPECT_EQ(Await<v1::TokenizeResponse>([&](auto done) { client.Tokenize({}, done); }).error.reason,
+  EXPECT_EQ(Await<v1::TokenizeResponse>([&](auto done) {
+              client.Ask(Caller(), v1::TokenizeRequest(), done);
+            }).error.reason,
             "LOADING");
 }
 
@@ -332,7 +340,7 @@ TEST(InProcess, ACallCancelledBeforeAWorkerHasItNeverReachesTheEngine) {
   // The worker is busy with a long text; then the call's turn comes.
   v1::TokenizeRequest longest;
   longest.set_text(std::string(1 << 20, 'x'));
-  server.server().client().Tokenize(longest, [](const RpcError&, const v1::TokenizeResponse&) {});
+  server.server().client().Ask(Caller(), longest, [](const RpcError&, const v1::TokenizeResponse&) {});
   CallReader call(server.server().client(), RequestOfIds({1}, 5));
   call.Cancel();
   EXPECT_EQ(call.ReadAll().code, StatusCode::kCancelled);
@@ -383,7 +391,7 @@ TEST_F(OverGrpc, AStartedInPartsAndAnAnswerOfManyMegabytesAreWhole) {
   const int32_t said = server_.IdsSaid(0, 1)[0];
   for (int i = 0; i < 2'000'000; ++i) ids.add_token_ids(said);
   const auto text =
-      Await<v1::DetokenizeResponse>([&](auto done) { client_.Detokenize(ids, std::move(done)); });
+      Await<v1::DetokenizeResponse>([&](auto done) { client_.Ask(Caller(), ids, std::move(done)); });
   EXPECT_TRUE(text.error.ok()) << text.error.message();
   EXPECT_GT(text.response.text().size(), size_t{4} << 20);
 }
@@ -533,14 +541,15 @@ TEST_F(Servers, EveryRequestOfASessionGoesToTheSameOne) {
   }
   EXPECT_GT(client_->backends()[0].started_calls, 0);
   EXPECT_GT(client_->backends()[1].started_calls, 0);
-  const auto list = Await<v1::ListSessionsResponse>([&](auto done) { client_->ListSessions(done); });
+  const auto list = Await<v1::ListSessionsResponse>(
+      [&](auto done) { client_->Ask(Caller(), v1::ListSessionsRequest(), done); });
   EXPECT_EQ(list.error.code, StatusCode::kUnimplemented);
   EXPECT_THAT(list.error.message(), HasSubstr("2 servers, each of which lists its own"));
   for (const char* name : {"a", "b", "c", "d", "e", "f"}) {
     v1::DeleteSessionRequest request;
     request.set_name(name);
     const auto deleted =
-        Await<v1::DeleteSessionResponse>([&](auto done) { client_->DeleteSession(request, done); });
+        Await<v1::DeleteSessionResponse>([&](auto done) { client_->Ask(Caller(), request, done); });
     EXPECT_TRUE(deleted.error.ok()) << deleted.error.message();
   }
 }
@@ -612,7 +621,9 @@ TEST_F(Servers, WithNoServerUpTheCallIsRefusedAndNamesThem) {
   EXPECT_EQ(call.refusal().code, StatusCode::kUnavailable);
   EXPECT_EQ(call.refusal().reason, "NO_BACKEND");
   EXPECT_THAT(call.refusal().message(), HasSubstr(a().address()));
-  EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) { client_->GetModel({}, done); }).error.reason,
+  EXPECT_EQ(Await<v1::GetModelResponse>([&](auto done) {
+              client_->Ask(Caller(), v1::GetModelRequest(), done);
+            }).error.reason,
             "NO_BACKEND");
 }
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "models/safetensors.h"
-#include "server/core/session_file.h"
-#include "server/core/session_files.h"
+#include "server/sessions/session_file.h"
+#include "server/sessions/session_files.h"
 #include "tests/server/program.h"
 #include "tests/support/http_test_client.h"
 #include "tests/support/temp_folder.h"

@@ -1,6 +1,6 @@
 // Keys and values that go to a file and come back, in engines of other page sizes and layouts: the text goes
 // on bit for bit as if nothing had been; or the file is refused.
-#include "server/core/kv_snapshot.h"
+#include "server/sessions/kv_snapshot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,9 +21,9 @@
 #include "engine/kv_report.h"
 #include "models/chat/mistral_chat.h"
 #include "server/core/inference_core.h"
-#include "server/core/kv_export.h"
-#include "server/core/kv_tables_text.h"
-#include "server/core/session_files.h"
+#include "server/sessions/kv_export.h"
+#include "server/sessions/session_files.h"
+#include "server/watch/kv_tables_text.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"

@@ -1,4 +1,4 @@
-#include "server/core/marked_calls.h"
+#include "server/answers/marked_calls.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

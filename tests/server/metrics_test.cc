@@ -1,5 +1,5 @@
 // The text of GET /metrics: names and labels that others read, and that it counts the requests of both doors.
-#include "server/core/metrics.h"
+#include "server/watch/metrics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

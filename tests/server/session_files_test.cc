@@ -1,5 +1,5 @@
 // Sessions in files: whole and of this model, or refused with a word that says why.
-#include "server/core/session_files.h"
+#include "server/sessions/session_files.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "server/base/file_descriptor.h"
-#include "server/core/session_file.h"
+#include "server/sessions/session_file.h"
 #include "tests/support/temp_folder.h"
 
 namespace tramontane {

@@ -1,6 +1,6 @@
 // What the server keeps of conversations: who may use it, what goes when room or time is over, and which
 // prompts go on from it.
-#include "server/core/session_store.h"
+#include "server/sessions/session_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/core/session_prompt.h"
+#include "server/sessions/session_prompt.h"
 #include "tests/support/fake_clock.h"
 
 namespace tramontane {

@@ -28,7 +28,7 @@
 #include "models/tokenizer/load.h"
 #include "server/core/engine_client.h"
 #include "server/core/inference_core.h"
-#include "server/core/session_files.h"
+#include "server/sessions/session_files.h"
 #include "tests/server/call_reader.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"

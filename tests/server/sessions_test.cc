@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "models/chat/template_chat.h"
-#include "server/core/session_files.h"
 #include "server/remote/from_grpc_status.h"
+#include "server/sessions/session_files.h"
 #include "tests/server/scripted_server.h"
 #include "tests/support/http_test_client.h"
 #include "tests/support/temp_folder.h"

@@ -1,5 +1,5 @@
 // Thoughts in front of what a grammar holds: free in between, and what ends them.
-#include "server/core/thought_grammar.h"
+#include "server/answers/thought_grammar.h"
 
 #include <gtest/gtest.h>
 

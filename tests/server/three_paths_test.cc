@@ -11,7 +11,7 @@
 
 #include "engine/engine_host.h"
 #include "kernels/backends/cpu_backend.h"
-#include "server/openai/gateway.h"
+#include "server/api/gateway.h"
 #include "server/remote/remote_client.h"
 #include "tests/server/scripted_server.h"
 #include "tests/support/http_test_client.h"

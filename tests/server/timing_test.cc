@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "server/core/trace_file.h"
-#include "server/openai/gateway.h"
+#include "server/api/gateway.h"
 #include "server/remote/remote_client.h"
+#include "server/watch/trace_file.h"
 #include "tests/server/scripted_server.h"
 #include "tests/support/http_test_client.h"
 #include "tests/support/temp_folder.h"

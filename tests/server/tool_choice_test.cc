@@ -1,4 +1,4 @@
-#include "server/core/tool_choice.h"
+#include "server/answers/tool_choice.h"
 
 #include <gtest/gtest.h>
 

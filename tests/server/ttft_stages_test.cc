@@ -1,6 +1,6 @@
 // Where the time to the first content goes, on a clock that only the test moves: each stage grows by what its
 // cause took, to the nanosecond, and they sum to the whole.
-#include "server/core/ttft_stages.h"
+#include "server/watch/ttft_stages.h"
 
 #include <gtest/gtest.h>
 

@@ -33,6 +33,8 @@ class StageSocket final : public ByteSocket {
   explicit StageSocket(std::shared_ptr<StagePeer> peer) : peer_(std::move(peer)) {}
   ~StageSocket() override { peer_->closed_ = true; }
 
+  const std::string& peer() const override { return peer_->address; }
+
   Progress Read(std::span<char> room) override {
     std::string& sent = peer_->sent_;
     if (peer_->is_broken_) return {0, State::kBroken};

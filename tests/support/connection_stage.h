@@ -18,6 +18,8 @@ namespace tramontane {
 // The other side of a connection. It takes nothing that it has not made room for.
 class StagePeer {
  public:
+  std::string address = "127.0.0.1";  // before its socket is used
+
   void Send(std::string_view bytes) { sent_.append(bytes); }
   void ShutdownSend() { has_ended_ = true; }
   void Reset() { is_broken_ = true; }

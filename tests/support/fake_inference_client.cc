@@ -93,9 +93,12 @@ v1::GenerateResponse FinishedEvent(int32_t choice, v1::FinishReason reason, int6
 
 // ---- FakeInferenceCall --------------------------------------------------------------------------
 
-FakeInferenceCall::FakeInferenceCall(v1::GenerateRequest request, InferenceCallOptions options,
+FakeInferenceCall::FakeInferenceCall(Caller caller, v1::GenerateRequest request, InferenceCallOptions options,
                                      std::function<void()> on_ready)
-    : request_(std::move(request)), options_(std::move(options)), on_ready_(std::move(on_ready)) {}
+    : caller_(std::move(caller)),
+      request_(std::move(request)),
+      options_(std::move(options)),
+      on_ready_(std::move(on_ready)) {}
 
 InferenceEvents FakeInferenceCall::Take() {
   std::lock_guard lock(mutex_);
@@ -208,13 +211,14 @@ void FakeInferenceClient::ForgetEndedCalls() {
   forgotten_ += std::erase_if(calls_, [](const auto& call) { return !call->open(); });
 }
 
-std::shared_ptr<InferenceCall> FakeInferenceClient::Generate(v1::GenerateRequest request,
+std::shared_ptr<InferenceCall> FakeInferenceClient::Generate(const Caller& caller,
+                                                             v1::GenerateRequest request,
                                                              const InferenceCallOptions& options,
                                                              std::function<void()> on_ready,
                                                              RpcError* refusal) {
   if (refuse) *refusal = refuse(request);
   if (!refusal->ok()) return nullptr;
-  auto call = std::make_shared<FakeInferenceCall>(std::move(request), options, std::move(on_ready));
+  auto call = std::make_shared<FakeInferenceCall>(caller, std::move(request), options, std::move(on_ready));
   {
     std::lock_guard lock(mutex_);
     calls_.push_back(call);
@@ -224,62 +228,61 @@ std::shared_ptr<InferenceCall> FakeInferenceClient::Generate(v1::GenerateRequest
   return call;
 }
 
-void FakeInferenceClient::Tokenize(v1::TokenizeRequest request, Done<v1::TokenizeResponse> done) {
-  v1::TokenizeResponse response;
+namespace {
+
+void Answer(const v1::TokenizeRequest& request, v1::TokenizeResponse* response) {
   if (request.has_chat()) {
-    response.add_token_ids(kBos);
-    AddBytes(ContentsOf(request.chat()), response.mutable_token_ids());
+    response->add_token_ids(kBos);
+    AddBytes(ContentsOf(request.chat()), response->mutable_token_ids());
   } else {
-    if (!request.has_add_bos() || request.add_bos()) response.add_token_ids(kBos);
-    AddBytes(request.text(), response.mutable_token_ids());
+    if (!request.has_add_bos() || request.add_bos()) response->add_token_ids(kBos);
+    AddBytes(request.text(), response->mutable_token_ids());
   }
-  done(unary_error, response);
 }
 
-void FakeInferenceClient::Detokenize(v1::DetokenizeRequest request, Done<v1::DetokenizeResponse> done) {
-  v1::DetokenizeResponse response;
+void Answer(const v1::DetokenizeRequest& request, v1::DetokenizeResponse* response) {
   for (const int32_t id : request.token_ids()) {
-    if (id >= kFirstByte) response.mutable_text()->push_back(static_cast<char>(id - kFirstByte));
+    if (id >= kFirstByte) response->mutable_text()->push_back(static_cast<char>(id - kFirstByte));
   }
-  done(unary_error, response);
 }
 
-void FakeInferenceClient::RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) {
-  v1::RenderChatResponse response;
-  response.set_text(ContentsOf(request.chat()));
-  response.add_token_ids(kBos);
-  AddBytes(response.text(), response.mutable_token_ids());
-  done(unary_error, response);
+void Answer(const v1::RenderChatRequest& request, v1::RenderChatResponse* response) {
+  response->set_text(ContentsOf(request.chat()));
+  response->add_token_ids(kBos);
+  AddBytes(response->text(), response->mutable_token_ids());
 }
 
-void FakeInferenceClient::GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) {
+// False: `request` is another one.
+template <typename Request>
+bool AnswerIf(const google::protobuf::Message& request, google::protobuf::Message* response) {
+  const auto* asked = dynamic_cast<const Request*>(&request);
+  if (asked != nullptr) Answer(*asked, static_cast<ResponseTo<Request>*>(response));
+  return asked != nullptr;
+}
+
+}  // namespace
+
+void FakeInferenceClient::AskUnary(const Caller& /*caller*/,
+                                   std::shared_ptr<const google::protobuf::Message> request,
+                                   std::unique_ptr<google::protobuf::Message> response,
+                                   Done<google::protobuf::Message> done) {
   RpcError error = unary_error;
-  if (error.ok() && !request.model().empty() && request.model() != model.name()) {
-    error.code = StatusCode::kNotFound;
-    error.field = "model";
-    error.sentence = "\"" + request.model() + "\" is not served, but " + model.name();
-    error.missing_model = request.model();
+  if (const auto* get = dynamic_cast<const v1::GetModelRequest*>(request.get())) {
+    response->CopyFrom(model);
+    if (error.ok() && !get->model().empty() && get->model() != model.name()) {
+      error.code = StatusCode::kNotFound;
+      error.field = "model";
+      error.sentence = "\"" + get->model() + "\" is not served, but " + model.name();
+      error.missing_model = get->model();
+    }
+  } else if (dynamic_cast<const v1::GetLoadRequest*>(request.get()) != nullptr) {
+    response->CopyFrom(load);
+  } else if (!AnswerIf<v1::TokenizeRequest>(*request, response.get()) &&
+             !AnswerIf<v1::DetokenizeRequest>(*request, response.get()) &&
+             !AnswerIf<v1::RenderChatRequest>(*request, response.get())) {
+    error = NoSessions();
   }
-  done(error, model);
-}
-
-void FakeInferenceClient::GetLoad(Done<v1::GetLoadResponse> done) { done(unary_error, load); }
-
-void FakeInferenceClient::ListSessions(Done<v1::ListSessionsResponse> done) { done(NoSessions(), {}); }
-
-void FakeInferenceClient::DeleteSession(v1::DeleteSessionRequest /*request*/,
-                                        Done<v1::DeleteSessionResponse> done) {
-  done(NoSessions(), {});
-}
-
-void FakeInferenceClient::SaveSession(v1::SaveSessionRequest /*request*/,
-                                      Done<v1::SaveSessionResponse> done) {
-  done(NoSessions(), {});
-}
-
-void FakeInferenceClient::RestoreSession(v1::RestoreSessionRequest /*request*/,
-                                         Done<v1::RestoreSessionResponse> done) {
-  done(NoSessions(), {});
+  done(error, *response);
 }
 
 // ---- scripts ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/core/inference_client.h"
+#include "server/call/inference_client.h"
 
 namespace tramontane {
 
@@ -24,7 +24,7 @@ v1::GenerateResponse FinishedEvent(int32_t choice, v1::FinishReason reason, int6
 
 class FakeInferenceCall final : public InferenceCall {
  public:
-  FakeInferenceCall(v1::GenerateRequest request, InferenceCallOptions options,
+  FakeInferenceCall(Caller caller, v1::GenerateRequest request, InferenceCallOptions options,
                     std::function<void()> on_ready);
 
   // ---- the gateway's side ----
@@ -33,6 +33,7 @@ class FakeInferenceCall final : public InferenceCall {
 
   // ---- the test's side ----
   const v1::GenerateRequest& request() const { return request_; }
+  const Caller& caller() const { return caller_; }
   const InferenceCallOptions& options() const { return options_; }
   // Deltas of one choice that nobody took are joined, as the seam promises.
   void Put(v1::GenerateResponse event);
@@ -46,6 +47,7 @@ class FakeInferenceCall final : public InferenceCall {
   bool WaitUntilCancelled();
 
  private:
+  const Caller caller_;
   const v1::GenerateRequest request_;
   const InferenceCallOptions options_;
   const std::function<void()> on_ready_;
@@ -87,25 +89,20 @@ class FakeInferenceClient final : public InferenceClient {
 
   // ---- InferenceClient ----
 
-  std::shared_ptr<InferenceCall> Generate(v1::GenerateRequest request, const InferenceCallOptions& options,
-                                          std::function<void()> on_ready, RpcError* refusal) override;
-  // A token for each byte; a beginning-of-sequence token, 1, before them where it is asked for. Byte b is
-  // token b + 3.
-  void Tokenize(v1::TokenizeRequest request, Done<v1::TokenizeResponse> done) override;
-  void Detokenize(v1::DetokenizeRequest request, Done<v1::DetokenizeResponse> done) override;
-  // Contents of the messages, each on a line.
-  void RenderChat(v1::RenderChatRequest request, Done<v1::RenderChatResponse> done) override;
-  void GetModel(v1::GetModelRequest request, Done<v1::GetModelResponse> done) override;
-  void GetLoad(Done<v1::GetLoadResponse> done) override;
-  // It keeps no sessions: UNIMPLEMENTED.
-  void ListSessions(Done<v1::ListSessionsResponse> done) override;
-  void DeleteSession(v1::DeleteSessionRequest request, Done<v1::DeleteSessionResponse> done) override;
-  void SaveSession(v1::SaveSessionRequest request, Done<v1::SaveSessionResponse> done) override;
-  void RestoreSession(v1::RestoreSessionRequest request, Done<v1::RestoreSessionResponse> done) override;
+  std::shared_ptr<InferenceCall> Generate(const Caller& caller, v1::GenerateRequest request,
+                                          const InferenceCallOptions& options, std::function<void()> on_ready,
+                                          RpcError* refusal) override;
   bool ready() const override { return is_ready; }
   RpcError health() const override { return health_fault; }
 
  private:
+  // Tokenize: a token for each byte; a beginning-of-sequence token, 1, before them where it is asked for.
+  // Byte b is token b + 3. RenderChat: contents of the messages, each on a line. No sessions are kept:
+  // UNIMPLEMENTED.
+  void AskUnary(const Caller& caller, std::shared_ptr<const google::protobuf::Message> request,
+                std::unique_ptr<google::protobuf::Message> response,
+                Done<google::protobuf::Message> done) override;
+
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::vector<std::shared_ptr<FakeInferenceCall>> calls_;

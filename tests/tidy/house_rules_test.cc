@@ -129,7 +129,7 @@ TEST(PlantedViolation, AProductThatSeesTestsOrAFolderBesideItIsFound) {
       {"models/tokenizer/load.cc", "#include \"models/grammar/ebnf.h\"\n"},
       {"models/grammar/ebnf.cc", "#include \"models/tokenizer/tokenizer.h\"\n"},
       {"engine/request.cc", "#include \"tramontane/v1/inference.pb.h\"\n"},
-      {"server/openai/api_error.cc", "#include \"tramontane/v1/inference.pb.h\"\n"},
+      {"server/api/shared/api_error.cc", "#include \"tramontane/v1/inference.pb.h\"\n"},
       {"bench/gateway_bench.cc", "#include \"tests/support/fake_clock.h\"\n"},
   };
   EXPECT_THAT(LayersIncludeOnlyLowerOnes(tree),
@@ -139,17 +139,17 @@ TEST(PlantedViolation, AProductThatSeesTestsOrAFolderBesideItIsFound) {
 
 TEST(PlantedViolation, ARoomThatLeansOnOneThatIsNotBelowItIsFound) {
   const Tree tree = {
-      {"server/openai/gateway.h",
-       "#include \"server/core/inference_client.h\"\n#include \"server/http/http.h\"\n#include "
+      {"server/api/gateway.h",
+       "#include \"server/call/inference_client.h\"\n#include \"server/http/http.h\"\n#include "
        "\"kernels/core/status.h\"\n"},
-      {"server/openai/sse.cc", "#include \"engine/request.h\"\n"},
-      {"server/openai/json.cc", "#include \"server/setup/config.h\"\n#include \"kernels/backend.h\"\n"},
-      {"server/http/parser.cc", "#include \"server/openai/api_error.h\"\n"},
+      {"server/api/openai/sse.cc", "#include \"engine/request.h\"\n"},
+      {"server/api/shared/json.cc", "#include \"server/setup/config.h\"\n#include \"kernels/backend.h\"\n"},
+      {"server/http/parser.cc", "#include \"server/api/shared/api_error.h\"\n"},
       {"server/core/served_call.cc", "#include \"server/grpc/grpc_status.h\"\n"},
       {"server/server.cc", "#include \"server/commands/commands.h\"\n"},
   };
   EXPECT_THAT(LayersIncludeOnlyLowerOnes(tree),
-              FoundIn("server/openai/sse.cc", "server/openai/json.cc", "server/openai/json.cc",
+              FoundIn("server/api/openai/sse.cc", "server/api/shared/json.cc", "server/api/shared/json.cc",
                       "server/http/parser.cc", "server/core/served_call.cc", "server/server.cc"));
 }
 
@@ -163,13 +163,12 @@ TEST(PlantedViolation, AnArrowThatNobodyUsesIsFound) {
 TEST(PlantedViolation, ALibraryInAnotherRoomIsFound) {
   const Tree tree = {
       {"server/http/parser.cc", "#include <boost/beast/http.hpp>\n"},
-      {"server/openai/stages.cc", "#include <boost/asio/ip/address.hpp>\n"},
+      {"server/api/stages.cc", "#include <boost/asio/ip/address.hpp>\n"},
       {"server/core/served_call.cc", "#include <grpcpp/grpcpp.h>\n"},
       {"server/server.cc", "#include <grpcpp/server_builder.h>\n"},
       {"tests/server/generate_test.cc", "#include <grpcpp/grpcpp.h>\n"},
   };
-  EXPECT_THAT(LibrariesHaveTheirRooms(tree),
-              FoundIn("server/openai/stages.cc", "server/core/served_call.cc"));
+  EXPECT_THAT(LibrariesHaveTheirRooms(tree), FoundIn("server/api/stages.cc", "server/core/served_call.cc"));
 }
 
 TEST(PlantedViolation, ANameDefinedTwiceIsFound) {

@@ -1,0 +1,127 @@
+#include "server/api/gateway.h"
+
+#include <atomic>
+#include <exception>
+#include <string_view>
+#include <utility>
+
+#include "server/api/gateway_exchange.h"
+#include "server/api/openai/request_shapes.h"
+#include "server/api/routes.h"
+#include "server/api/shared/api_error.h"
+#include "server/api/stages.h"
+#include "server/http/server.h"
+
+namespace tramontane {
+namespace {
+
+ApiError EndpointFault(const std::exception& fault) {
+  ApiError error;
+  error.status = 500;
+  error.type = "server_error";
+  error.code = "internal";
+  error.message = std::string("the request could not be read: ") + fault.what();
+  return error;
+}
+
+// Counts an answer when it begins, and tells of it; maybe when the gateway is gone already. The request
+// outlives what is returned.
+std::function<void(int status)> OnAnswer(std::shared_ptr<HttpCounts> counts, const GatewayOptions& options,
+                                         std::string_view path, const HttpRequest& request) {
+  return [counts = std::move(counts), path, tell = options.on_answer, &request](int status) {
+    counts->Count(path, status);
+    if (tell != nullptr) tell(request, status);
+  };
+}
+
+RouteMatch FindRouteOf(const HttpRequest& request, const GatewayOptions& options) {
+  const std::string_view method = request.method == "HEAD" ? std::string_view("GET") : request.method;
+  return FindRoute(method, request.path, options.trace != nullptr);
+}
+
+// What the transport refuses is counted, told of and readable by pages as every other answer is.
+RefusalWriter RefusalWriterOf(std::shared_ptr<HttpCounts> counts, const GatewayOptions& options) {
+  return [counts = std::move(counts), options](const HttpRefusal& refusal, const HttpRequest& request) {
+    HttpResponse response = ErrorResponse(ToApiError(refusal));
+    const HttpHeaders headers = CorsHeaders(options, request);
+    response.headers.insert(response.headers.end(), headers.begin(), headers.end());
+    OnAnswer(counts, options, FindRouteOf(request, options).path, request)(response.status);
+    return response;
+  };
+}
+
+HttpServerOptions ServerOptionsOf(const GatewayOptions& options, std::shared_ptr<HttpCounts> counts) {
+  return {.address = options.address,
+          .io_threads = options.io_threads,
+          .handler_threads = options.handler_threads,
+          .limits = options.limits,
+          .write_refusal = RefusalWriterOf(std::move(counts), options)};
+}
+
+}  // namespace
+
+struct Gateway::Impl {
+  Impl(GatewayOptions given, InferenceClient& client)
+      : options(std::move(given)),
+        shapes(options.field_limits),
+        context{client, options, *counts, draining, &shapes} {}
+
+  void Handle(const std::shared_ptr<HttpExchange>& received) const;
+  void Run(const Route& route, const std::shared_ptr<HttpExchange>& exchange) const;
+
+  const GatewayOptions options;
+  const RequestShapes shapes;
+  const std::shared_ptr<HttpCounts> counts = std::make_shared<HttpCounts>();
+  const GatewayContext context;
+  std::atomic<bool> draining{false};
+  std::unique_ptr<HttpServer> server;
+};
+
+// On an io thread.
+void Gateway::Impl::Handle(const std::shared_ptr<HttpExchange>& received) const {
+  const HttpRequest& request = received->request();
+  const RouteMatch match = FindRouteOf(request, options);
+  const auto exchange = std::make_shared<GatewayExchange>(received, CorsHeaders(options, request),
+                                                          OnAnswer(counts, options, match.path, request));
+  auto answer = PassStages({.request = request, .match = match, .options = options, .draining = draining});
+  if (answer) return exchange->Respond(*std::move(answer));
+  const Route& route = *match.route;
+  if (route.thread == AnsweredOn::kIoThread) return Run(route, exchange);
+  exchange->RunOnHandler([this, &route, exchange] { Run(route, exchange); });
+}
+
+void Gateway::Impl::Run(const Route& route, const std::shared_ptr<HttpExchange>& exchange) const {
+  try {
+    route.endpoint(context, exchange);
+  } catch (const std::exception& fault) {
+    exchange->Respond(ErrorResponse(EndpointFault(fault)));
+  }
+}
+
+StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options, InferenceClient& client) {
+  auto impl = std::make_unique<Impl>(std::move(options), client);
+  TM_ASSIGN_OR_RETURN(impl->server,
+                      HttpServer::Start(ServerOptionsOf(impl->options, impl->counts),
+                                        [impl = impl.get()](const std::shared_ptr<HttpExchange>& exchange) {
+                                          impl->Handle(exchange);
+                                        }));
+  return std::unique_ptr<Gateway>(new Gateway(std::move(impl)));
+}
+
+Gateway::Gateway(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Gateway::~Gateway() = default;
+
+const std::string& Gateway::address() const { return impl_->server->address(); }
+
+bool Gateway::Drain(int64_t timeout_ns) {
+  impl_->draining = true;
+  impl_->server->CloseWhenAnswered();
+  return impl_->server->WaitForAnswers(timeout_ns);
+}
+
+void Gateway::Stop() {
+  impl_->draining = true;
+  impl_->server->Stop();
+}
+
+}  // namespace tramontane

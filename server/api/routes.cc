@@ -1,0 +1,73 @@
+#include "server/api/routes.h"
+
+#include "server/api/admin/debug_endpoints.h"
+#include "server/api/admin/sessions.h"
+#include "server/api/admin/status_endpoints.h"
+#include "server/api/openai/chat.h"
+#include "server/api/openai/completions.h"
+#include "server/api/openai/models.h"
+#include "server/api/openai/responses.h"
+#include "server/api/openai/tokenize.h"
+#include "server/api/shared/route_path.h"
+#include "server/api/spec.h"
+
+namespace tramontane {
+namespace {
+
+bool Matches(const Route& route, std::string_view exact, std::string_view api) {
+  const std::string_view path = route.spelling == Spelling::kApi ? api : exact;
+  const size_t star = route.path.find('*');
+  if (star == std::string_view::npos) return route.path == path;
+  return path.size() >= route.path.size() && path.starts_with(route.path.substr(0, star)) &&
+         path.ends_with(route.path.substr(star + 1));
+}
+
+}  // namespace
+
+const std::vector<Route>& Routes() {
+  using enum Spelling;
+  using enum AnsweredOn;
+  static const std::vector<Route> routes = {
+      {"POST", "/chat/completions", AnswerChatCompletions},
+      {"POST", "/chat/completions/render", AnswerRenderChat},
+      {"POST", "/completions", AnswerCompletions},
+      {"POST", "/completions/render", AnswerRenderCompletions},
+      {"POST", "/fim/completions", AnswerFillInMiddle},
+      {"POST", "/responses", AnswerResponses},
+      {"POST", "/tokenize", AnswerTokenize},
+      {"POST", "/detokenize", AnswerDetokenize},
+      {"GET", "/models", AnswerModels},
+      {"GET", "/models/*", AnswerModel},
+      {"GET", "/sessions", AnswerSessions},
+      {"DELETE", "/sessions/*", AnswerDeleteSession},
+      {"POST", "/v1/sessions/*/save", AnswerSaveSession, kExact},
+      {"POST", "/v1/sessions/*/restore", AnswerRestoreSession, kExact},
+      {"GET", "/tokenizer_info", AnswerTokenizerInfo, kExact},
+      {"GET", "/openapi.json", AnswerOpenApi, kExact},
+      {"GET", "/health", AnswerHealth, kExact, kIoThread},
+      {"GET", "/ready", AnswerReady, kExact, kIoThread},
+      {"GET", "/ping", AnswerPing, kExact, kIoThread},
+      {"POST", "/ping", AnswerPing, kExact, kIoThread},
+      {"GET", "/version", AnswerVersion, kExact, kIoThread},
+      {"GET", "/load", AnswerLoad, kExact, kIoThread},
+      {"GET", "/metrics", AnswerMetrics, kExact, kIoThread},
+      {"GET", "/debug/trace", AnswerTrace, kExact, kIoThread, true},
+      {"GET", "/debug/kv", AnswerKvTables, kExact, kIoThread, true},
+  };
+  return routes;
+}
+
+RouteMatch FindRoute(std::string_view method, std::string_view path, bool with_debug) {
+  RouteMatch match;
+  if (EscapesALetter(path)) return match;
+  const std::string api = ApiPath(path);
+  for (const Route& route : Routes()) {
+    if (!Matches(route, path, api) || (route.is_debug && !with_debug)) continue;
+    if (match.path.empty()) match.path = route.path;
+    match.methods.append(match.methods.empty() ? "" : ", ").append(route.method);
+    if (route.method == method) match.route = &route;
+  }
+  return match;
+}
+
+}  // namespace tramontane

@@ -1,0 +1,47 @@
+// The table of endpoints: which method and path is answered by whom, and on which thread. Any thread;
+// constant.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/api/shared/gateway_context.h"
+
+namespace tramontane {
+
+// Where an endpoint runs. What a probe asks for must not wait behind the JSON of others.
+enum class AnsweredOn {
+  kIoThread,       // at once: it reads no body, waits for nothing and takes no time
+  kHandlerThread,  // its body is decoded and parsed
+};
+
+// How a path may be spelled.
+enum class Spelling {
+  // With or without one "/v1" in front; doubled slashes and one at the end are overlooked, as base URLs make
+  // them.
+  kApi,
+  kExact,
+};
+
+struct Route {
+  std::string_view method;
+  std::string_view path;  // without "/v1"; a "*" stands for a name, the rest where it is last: "/models/*"
+  Endpoint endpoint;
+  Spelling spelling = Spelling::kApi;
+  AnsweredOn thread = AnsweredOn::kHandlerThread;
+  bool is_debug = false;  // there only where GatewayOptions::trace is
+};
+
+const std::vector<Route>& Routes();
+
+// What is found for a request. Always: a path with a percent-escaped letter or digit is nobody's, so that
+// rules about paths, in a proxy before this server, see every path as it is routed.
+struct RouteMatch {
+  const Route* route = nullptr;  // null: no such path, or not with this method
+  std::string methods;           // that the path has, "GET, POST"; "": no such path
+  std::string_view path;         // of the endpoint, whatever its methods; "": no such path
+};
+RouteMatch FindRoute(std::string_view method, std::string_view path, bool with_debug = false);
+
+}  // namespace tramontane

@@ -1,0 +1,47 @@
+// What endpoints are written with: each reads a body, asks the InferenceClient and writes the answer. As
+// every Endpoint (gateway.h), on a handler thread where its route says no other.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/api/shared/generation.h"
+#include "server/api/shared/generation_request.h"
+#include "server/api/shared/json.h"
+#include "server/call/caller.h"
+#include "server/http/http.h"
+
+namespace tramontane {
+
+struct GatewayContext;
+
+int64_t SecondsSince1970();
+
+// Who asks.
+Caller CallerOf(const HttpExchange& exchange);
+
+RequestContext RequestContextOf(const GatewayContext& context, const HttpExchange& exchange);
+
+// 200 with `body`; `ignored`: fields of the request that changed nothing, told in a header.
+void RespondWith(HttpExchange& exchange, const Json& body, const std::vector<std::string>& ignored = {});
+
+// Answers what is asked in a dialect: its body is parsed, its calls are made, its writer says what they say.
+using ParseRequest = std::optional<ApiError> (*)(std::string_view body, const RequestContext& context,
+                                                 GenerationRequest* request);
+using MakeWriter = std::unique_ptr<ResponseWriter> (*)(AnswerOptions options, std::vector<FieldNames> names);
+void AnswerGeneration(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange,
+                      ParseRequest parse, MakeWriter make_writer);
+
+// What /render says of a prompt: its token ids.
+template <typename Ids>
+Json RenderedJson(const v1::GenerateRequest& call, const Ids& ids) {
+  Json json = {{"request_id", call.request_id()}, {"token_ids", ids}};
+  if (!call.model().empty()) json["model"] = call.model();
+  return json;
+}
+
+}  // namespace tramontane

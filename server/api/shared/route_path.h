@@ -1,0 +1,19 @@
+// Paths of requests, as routes spell them. Pure functions; any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tramontane {
+
+// Whether a letter or digit is percent-escaped: it needs no escape, so who sends one means that somebody
+// shall not recognise it.
+bool EscapesALetter(std::string_view path);
+
+// "/v1//chat/completions/" -> "/chat/completions"
+std::string ApiPath(std::string_view path);
+
+// What "*" stands for in the path of a request that was found, percent-decoded.
+std::string WildcardOf(std::string_view route_path, std::string_view path);
+
+}  // namespace tramontane

@@ -1,0 +1,191 @@
+#include "server/api/stages.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/api/shared/api_error.h"
+#include "server/api/shared/request_timeout.h"
+#include "server/api/shared/timing.h"
+#include "server/base/host_port.h"
+
+namespace tramontane {
+namespace {
+
+using Answer = std::optional<HttpResponse>;
+
+Answer RefusedAtStage(int status, std::string code, std::string message) {
+  ApiError error;
+  error.status = status;
+  if (status == 403) error.type = "permission_error";
+  error.code = std::move(code);
+  error.message = std::move(message);
+  return ErrorResponse(error);
+}
+
+bool HasAny(const std::vector<std::string>& allowed) {
+  return std::find(allowed.begin(), allowed.end(), "*") != allowed.end();
+}
+
+bool Has(const std::vector<std::string>& allowed, std::string_view value) {
+  return std::any_of(allowed.begin(), allowed.end(),
+                     [value](const std::string& one) { return EqualsIgnoringCase(one, value); });
+}
+
+// ---- who asks -----------------------------------------------------------------------------------
+
+// A page whose name was made to lead here would pass for one of this server's own. On a loopback address the
+// names are few. On another one they are checked where they are given, and an address is never a rebound
+// name.
+bool MayBeCalled(const Arrival& arrival, std::string_view authority) {
+  const std::vector<std::string>& names = arrival.options.hosts;
+  if (HasAny(names) || (!arrival.request.on_loopback && names.empty())) return true;
+  const auto host = HostOf(authority);
+  if (!host) return false;
+  return IsLoopback(*host) || Has(names, *host) || (!arrival.request.on_loopback && IsIpAddress(*host));
+}
+
+Answer RefusedHost(std::string_view host) {
+  return RefusedAtStage(
+      403, "host_not_allowed",
+      "Host: \"" + std::string(host) + "\" is not a name of this server; http_host adds names");
+}
+
+Answer CheckHost(const Arrival& arrival) {
+  for (const auto& [name, value] : arrival.request.headers) {
+    if (name == "host" && !MayBeCalled(arrival, value)) return RefusedHost(value);
+  }
+  const std::string_view target = arrival.request.target;
+  const size_t scheme = target.find("://");
+  if (target.starts_with('/') || scheme == std::string_view::npos) return std::nullopt;
+  const std::string_view authority =
+      target.substr(scheme + 3, target.find_first_of("/?#", scheme + 3) - scheme - 3);
+  return MayBeCalled(arrival, authority) ? std::nullopt : RefusedHost(authority);
+}
+
+bool IsLocalOrigin(std::string_view origin) {
+  const auto host = HostOfOrigin(origin);
+  return host && IsLoopback(*host);
+}
+
+// A page of another site can send a request that its browser does not ask about first.
+Answer CheckOrigin(const Arrival& arrival) {
+  const std::vector<std::string>& allowed = arrival.options.cors_origins;
+  if (HasAny(allowed)) return std::nullopt;
+  for (const auto& [name, value] : arrival.request.headers) {
+    if (name != "origin" || IsLocalOrigin(value) || Has(allowed, value)) continue;
+    return RefusedAtStage(
+        403, "origin_not_allowed",
+        "Origin: \"" + value + "\" may not call this server; http_cors_origin adds origins");
+  }
+  return std::nullopt;
+}
+
+// ---- what for -----------------------------------------------------------------------------------
+
+Answer CheckPath(const Arrival& arrival) {
+  if (!arrival.match.methods.empty()) return std::nullopt;
+  return RefusedAtStage(404, "unknown_url", "unknown path " + arrival.request.path);
+}
+
+// Browsers ask this before they send anything but the simplest request.
+Answer AnswerPreflight(const Arrival& arrival) {
+  if (arrival.request.method != "OPTIONS") return std::nullopt;
+  HttpResponse response;
+  response.status = 204;
+  response.content_type = "";
+  const std::string methods = arrival.match.methods + ", OPTIONS";
+  response.headers.emplace_back("allow", methods);
+  if (!arrival.options.cors_origins.empty()) {
+    response.headers.emplace_back("access-control-allow-methods", methods);
+    const std::string* wanted = arrival.request.Header("access-control-request-headers");
+    response.headers.emplace_back("access-control-allow-headers",
+                                  wanted != nullptr ? *wanted : "authorization, content-type");
+    response.headers.emplace_back("access-control-max-age", "86400");
+  }
+  return response;
+}
+
+Answer CheckMethod(const Arrival& arrival) {
+  if (arrival.match.route != nullptr) return std::nullopt;
+  const HttpRequest& request = arrival.request;
+  Answer answer =
+      RefusedAtStage(405, "method_not_allowed",
+                     request.path + " is for " + arrival.match.methods + ", not " + request.method);
+  answer->headers.emplace_back("allow", arrival.match.methods);
+  return answer;
+}
+
+Answer CheckDraining(const Arrival& arrival) {
+  const bool is_probe = arrival.match.route->thread == AnsweredOn::kIoThread;
+  if (!arrival.draining || arrival.request.method != "POST" || is_probe) return std::nullopt;
+  return ErrorResponse(ToApiError(ServerStops()));
+}
+
+// ---- with what ----------------------------------------------------------------------------------
+
+std::string_view WithoutBlanks(std::string_view text) {
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+// Without a type, or with one that forms have, a browser sends a body without asking.
+Answer CheckMediaType(const Arrival& arrival) {
+  if (arrival.request.body.empty()) return std::nullopt;
+  constexpr char kCode[] = "unsupported_media_type";
+  const std::string* type = arrival.request.Header("content-type");
+  if (type == nullptr) return RefusedAtStage(415, kCode, "a body needs Content-Type: application/json");
+  const std::string_view media = WithoutBlanks(std::string_view(*type).substr(0, type->find(';')));
+  if (EqualsIgnoringCase(media, "application/json")) return std::nullopt;
+  return RefusedAtStage(415, kCode,
+                        "Content-Type: \"" + *type + "\" is not understood, only application/json");
+}
+
+Answer CheckTimeout(const Arrival& arrival) {
+  const std::string* timeout = arrival.request.Header(kTimeoutHeader);
+  if (timeout == nullptr || ParseTimeout(*timeout)) return std::nullopt;
+  return RefusedAtStage(400, "invalid_timeout",
+                        "grpc-timeout: \"" + *timeout +
+                            "\" is not a number of up to eight digits and a unit (H, M, S, m, u or n)");
+}
+
+Answer CheckTiming(const Arrival& arrival) {
+  const std::string* timing = arrival.request.Header(kTimingHeader);
+  if (timing == nullptr || *timing == "0" || *timing == "1") return std::nullopt;
+  return RefusedAtStage(400, "invalid_timing",
+                        "x-tramontane-timing: \"" + *timing + "\" is not understood, only 1 and 0");
+}
+
+// From the outside to the inside: a stage may rely on those above it.
+constexpr std::array kStages = {CheckHost,     CheckOrigin,    CheckPath,    AnswerPreflight, CheckMethod,
+                                CheckDraining, CheckMediaType, CheckTimeout, CheckTiming};
+
+}  // namespace
+
+std::optional<HttpResponse> PassStages(const Arrival& arrival) {
+  for (const auto& stage : kStages) {
+    if (Answer answer = stage(arrival)) return answer;
+  }
+  return std::nullopt;
+}
+
+HttpHeaders CorsHeaders(const GatewayOptions& options, const HttpRequest& request) {
+  const std::vector<std::string>& allowed = options.cors_origins;
+  if (allowed.empty()) return {};
+  HttpHeaders headers = {
+      {"access-control-expose-headers", "x-request-id, retry-after, retry-after-ms, x-tramontane-ignored"}};
+  if (HasAny(allowed)) {
+    headers.emplace_back("access-control-allow-origin", "*");
+    return headers;
+  }
+  headers.emplace_back("vary", "origin");
+  const std::string* origin = request.Header("origin");
+  if (origin != nullptr && Has(allowed, *origin)) {
+    headers.emplace_back("access-control-allow-origin", *origin);
+  }
+  return headers;
+}
+
+}  // namespace tramontane

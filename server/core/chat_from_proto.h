@@ -1,0 +1,20 @@
+// The chat of a message in the .proto as models/chat/ has it, and rendered. Pure functions; any thread. They
+// take time in proportion to the chat: on a WorkerPool.
+#pragma once
+
+#include <cstdint>
+
+#include "models/chat/chat.h"
+#include "models/chat/chat_format.h"
+#include "server/call/rpc_error.h"
+#include "tramontane/v1/inference.pb.h"
+
+namespace tramontane {
+
+// A fault is that of the field within "chat".
+RpcError RenderChatProto(const ChatFormat& format, const v1::Chat& proto, RenderedChat* rendered);
+
+// What a format surely renders of a chat: blanks around a text may go, and text beside calls.
+int64_t LeastTextBytes(const v1::Chat& chat);
+
+}  // namespace tramontane

@@ -1,0 +1,235 @@
+#include "server/core/request_convert.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "models/chat/thought_in_text.h"
+#include "server/answers/constraint_convert.h"
+#include "server/answers/marked_calls.h"
+#include "server/answers/thought_grammar.h"
+#include "server/answers/tool_choice.h"
+#include "server/core/model_info.h"
+#include "server/sessions/context_policy_convert.h"
+#include "server/sessions/session_prompt.h"
+
+namespace tramontane {
+namespace {
+
+constexpr int64_t kMaxTimeLimitMs = 24LL * 3600 * 1000;
+
+// To clients that shorten what they send, output that does not fit is the same as a prompt that does not.
+RpcError CheckOutputRoom(const Request& request, int64_t context) {
+  const int64_t prompt = std::ssize(request.prompt);
+  const int64_t output = request.stopping.max_tokens.value_or(0);
+  if (output <= context - prompt) return {};
+  return BeyondContext(
+      FieldError("stopping.max_tokens", "is " + std::to_string(output) + " after a prompt of " +
+                                            std::to_string(prompt) + " tokens; the context holds " +
+                                            std::to_string(context) + " in all"),
+      prompt, context);
+}
+
+RpcError ConvertStopping(const v1::Stopping& proto, StoppingParams* stopping) {
+  if (proto.has_max_tokens()) stopping->max_tokens = proto.max_tokens();
+  stopping->min_tokens = proto.min_tokens();
+  stopping->stop.assign(proto.stop().begin(), proto.stop().end());
+  stopping->stop_token_ids.assign(proto.stop_token_ids().begin(), proto.stop_token_ids().end());
+  stopping->include_stop = proto.include_stop();
+  stopping->ignore_eos = proto.ignore_eos();
+  if (proto.time_limit_ms() < 0 || proto.time_limit_ms() > kMaxTimeLimitMs) {
+    return FieldError("stopping.time_limit_ms", "is " + std::to_string(proto.time_limit_ms()) +
+                                                    "; it must be from 0 to " +
+                                                    std::to_string(kMaxTimeLimitMs));
+  }
+  stopping->time_limit_ns = proto.time_limit_ms() * 1'000'000;
+  return {};
+}
+
+// In the engine -1 means none; on the wire that is to leave the field out.
+RpcError ConvertOutput(const v1::Output& proto, OutputParams* output) {
+  if (proto.has_logprobs()) output->logprobs = proto.logprobs();
+  if (proto.has_prompt_logprobs()) output->prompt_logprobs = proto.prompt_logprobs();
+  if (proto.has_skip_special_tokens()) output->skip_special_tokens = proto.skip_special_tokens();
+  output->prompt_tokens = proto.prompt_tokens();
+  if (proto.logprobs() < 0) {
+    return FieldError("output.logprobs", "is " + std::to_string(proto.logprobs()) + ", below 0");
+  }
+  if (proto.prompt_logprobs() < 0) {
+    return FieldError("output.prompt_logprobs",
+                      "is " + std::to_string(proto.prompt_logprobs()) + ", below 0");
+  }
+  return {};
+}
+
+// What asks a model not to think.
+bool AsksForNoThought(const v1::Chat& chat) {
+  if (chat.reasoning_effort() == "none") return true;
+  const auto kwargs =
+      nlohmann::json::parse(chat.chat_template_kwargs_json(), nullptr, /*allow_exceptions=*/false);
+  const auto is_off = [&kwargs](const char* key) {
+    return kwargs.is_object() && kwargs.contains(key) && kwargs[key] == false;
+  };
+  return is_off("enable_thinking") || is_off("thinking");
+}
+
+// An answer that has begun thinks no more, unless it is at it.
+bool GoesOnWithAnswer(const v1::Chat& chat) {
+  return chat.messages_size() > 0 && chat.messages(chat.messages_size() - 1).prefix();
+}
+
+}  // namespace
+
+RequestConverter::RequestConverter(const ServedModel& model, const PromptReader& prompts)
+    : model_(model), prompts_(prompts), answer_syntax_(model.chat_format->answer_syntax()) {
+  const ThoughtMarks marks = answer_syntax_.thoughts();
+  if (marks.any() && model.constraints != nullptr) {
+    thought_vocabulary_ =
+        std::make_shared<const ThoughtVocabulary>(marks, *model.tokenizer, model.config.vocab_size);
+  }
+}
+
+RpcError RequestConverter::Generate(const v1::GenerateRequest& proto, Request* request,
+                                    const std::function<bool()>& wanted, const SessionState* session) const {
+  if (RpcError error = CheckModelName(model_, proto.model()); !error.ok()) return error;
+  if (proto.prompt_case() != v1::GenerateRequest::kText) {
+    if (proto.has_add_bos()) return FieldError("add_bos", "goes with text prompts only");
+    if (proto.has_suffix()) return FieldError("suffix", "goes with text prompts only");
+    if (proto.parse_special_tokens())
+      return FieldError("parse_special_tokens", "goes with text prompts only");
+  }
+  if (proto.has_choices()) request->choices = proto.choices();
+  request->cache_salt = proto.cache_salt();
+  request->prefers_cache = !proto.session().empty();
+  request->sampling = ConvertSampling(proto.sampling());
+  if (RpcError error = ConvertStopping(proto.stopping(), &request->stopping); !error.ok()) return error;
+  if (RpcError error = ConvertOutput(proto.output(), &request->output); !error.ok()) return error;
+  if (proto.has_context_policy()) {
+    RpcError error = ContextPolicyFromProto(proto.context_policy(), &request->context_policy.emplace());
+    if (!error.ok()) return error;
+  }
+  const EngineLimits& limits = model_.engine->limits();
+  const ContextPolicy policy = ContextPolicyOf(*request, limits);
+  request->context_policy = policy;
+  if (session != nullptr) {
+    if (RpcError error = CheckSessionPolicy(*session, policy); !error.ok()) return error;
+  }
+  const PromptRoom room = {.context = MostTokens(policy, limits),
+                           .scores_only = request->stopping.max_tokens == 0};
+  if (RpcError error = prompts_.Read(proto, room, session, &request->prompt); !error.ok()) return error;
+  if (policy.type == ContextPolicyType::kNone) {
+    if (RpcError error = CheckOutputRoom(*request, limits.context); !error.ok()) return error;
+  }
+  request->output.marked_ids = MarkedIds(answer_syntax_, proto.has_chat());
+  ThoughtMarks& thoughts = request->output.thoughts;
+  if (proto.has_chat()) {
+    thoughts = answer_syntax_.thoughts();
+    thoughts.open = thoughts.any() && EndsWithinThought(request->prompt);
+  }
+  return ConstrainOutput(proto, wanted, &thoughts, &request->constraint);
+}
+
+// The prompt is that of a Generate which generates nothing.
+RpcError RequestConverter::ScoreCandidates(const v1::ScoreCandidatesRequest& proto, Request* request) const {
+  v1::GenerateRequest scoring;
+  scoring.set_model(proto.model());
+  if (proto.has_text()) scoring.set_text(proto.text());
+  if (proto.has_token_ids()) *scoring.mutable_token_ids() = proto.token_ids();
+  if (proto.has_chat()) *scoring.mutable_chat() = proto.chat();
+  if (proto.has_add_bos()) scoring.set_add_bos(proto.add_bos());
+  if (proto.has_parse_special_tokens()) scoring.set_parse_special_tokens(proto.parse_special_tokens());
+  scoring.set_cache_salt(proto.cache_salt());
+  scoring.mutable_stopping()->set_max_tokens(0);
+  scoring.mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_NONE);
+  if (MustCallTools(proto.chat())) {
+    return FieldError("chat.tool_choice",
+                      "makes the model call, but nothing is generated: auto and none are what it may be");
+  }
+  if (proto.candidates().empty()) return FieldError("candidates", "is empty: there must be at least one");
+  if (proto.candidates_size() > kMaxCandidates) {
+    return FieldError("candidates", "has " + std::to_string(proto.candidates_size()) + " entries; at most " +
+                                        std::to_string(kMaxCandidates) + " are allowed");
+  }
+  if (RpcError error = Generate(scoring, request); !error.ok()) return error;
+  const bool goes_on = !model_.tokenizer->IsControl(request->prompt.back());
+  for (int i = 0; i < proto.candidates_size(); ++i) {
+    RpcError error =
+        prompts_.ReadCandidate(FieldElement("candidates", static_cast<size_t>(i)), proto.candidates(i),
+                               goes_on, &request->candidates.emplace_back());
+    if (!error.ok()) return error;
+  }
+  return {};
+}
+
+RpcError RequestConverter::ConstrainOutput(const v1::GenerateRequest& proto,
+                                           const std::function<bool()>& wanted, ThoughtMarks* thoughts,
+                                           ConstraintParams* constraint) const {
+  if (RpcError error = Constrain(proto, wanted, constraint); !error.ok()) return error;
+  if (constraint->grammar == nullptr || !thoughts->any()) return {};
+  const bool may_begin = !AsksForNoThought(proto.chat()) && !GoesOnWithAnswer(proto.chat());
+  const bool from_first_token = proto.constraint().from_first_token() || !constraint->forced_prefix.empty();
+  if (from_first_token || !(thoughts->open || may_begin) || !thought_vocabulary_->MayThink(thoughts->open)) {
+    thoughts->open = false;  // what is held to its form from here on is no thought
+    return {};
+  }
+  constraint->grammar =
+      std::make_shared<ThoughtGrammar>(thought_vocabulary_, std::move(constraint->grammar), thoughts->open);
+  return {};
+}
+
+RpcError RequestConverter::Constrain(const v1::GenerateRequest& proto, const std::function<bool()>& wanted,
+                                     ConstraintParams* constraint) const {
+  if (!MustCallTools(proto.chat())) {
+    if (!proto.has_constraint()) return {};
+    return ConvertConstraint(model_, {"constraint"}, proto.constraint(), wanted, constraint);
+  }
+  if (proto.has_constraint()) {
+    return FieldError("constraint", "does not go with a tool_choice that makes the model call");
+  }
+  if (answer_syntax_.calls == AnswerSyntax::Calls::kNameAndArguments) {
+    return ConstrainMarkedCalls(model_, answer_syntax_, proto.chat(), wanted, constraint);
+  }
+  if (answer_syntax_.calls == AnswerSyntax::Calls::kNone) {
+    return FieldError("chat.tool_choice", "asks for a call, but in chat format " +
+                                              model_.chat_format->name() +
+                                              " answers have no calls: auto and none are what it may be");
+  }
+  v1::Constraint calls;
+  ConstraintSource source;
+  if (RpcError error = ToolCallConstraint(proto.chat(), *model_.tokenizer, &calls, &source); !error.ok()) {
+    return error;
+  }
+  return ConvertConstraint(model_, source, calls, wanted, constraint);
+}
+
+bool RequestConverter::EndsWithinThought(const std::vector<int32_t>& prompt) const {
+  const auto last_control = std::find_if(prompt.rbegin(), prompt.rend(),
+                                         [this](int32_t id) { return model_.tokenizer->IsControl(id); });
+  if (!answer_syntax_.thinks_in_text) {
+    return last_control != prompt.rend() && *last_control == answer_syntax_.begin_think;
+  }
+  constexpr ptrdiff_t kMostIds = 64;  // of the text behind a prompt's last control token
+  const ptrdiff_t count = std::min(kMostIds, last_control - prompt.rbegin());
+  const StatusOr<std::string> text = model_.tokenizer->Decode({prompt.end() - count, prompt.end()});
+  return text.ok() && LeavesThoughtOpen(*text);
+}
+
+SamplingParams RequestConverter::ConvertSampling(const v1::Sampling& proto) const {
+  const ModelConfig::Defaults& defaults = model_.config.defaults;
+  SamplingParams sampling;
+  sampling.temperature = proto.has_temperature() ? proto.temperature() : defaults.temperature;
+  sampling.top_p = proto.has_top_p() ? proto.top_p() : defaults.top_p;
+  sampling.top_k = proto.has_top_k() ? proto.top_k() : defaults.top_k;
+  sampling.min_p = proto.has_min_p() ? proto.min_p() : defaults.min_p;
+  sampling.repetition_penalty =
+      proto.has_repetition_penalty() ? proto.repetition_penalty() : defaults.repetition_penalty;
+  if (proto.has_presence_penalty()) sampling.presence_penalty = proto.presence_penalty();
+  if (proto.has_frequency_penalty()) sampling.frequency_penalty = proto.frequency_penalty();
+  if (proto.has_seed()) sampling.seed = proto.seed();
+  sampling.logit_bias.assign(proto.logit_bias().begin(), proto.logit_bias().end());
+  std::sort(sampling.logit_bias.begin(), sampling.logit_bias.end());  // a map has no order of its own
+  return sampling;
+}
+
+}  // namespace tramontane

@@ -1,0 +1,83 @@
+#include "server/core/text_calls.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/core/utf8.h"
+#include "server/core/chat_from_proto.h"
+#include "server/core/model_info.h"
+
+namespace tramontane {
+namespace {
+
+constexpr int64_t kMaxTokenizeBytes = 6 << 20;  // of a text or chat that is only tokenised; more: refused
+
+RpcError CheckTokenizeBytes(const std::string& path, int64_t bytes) {
+  if (bytes <= kMaxTokenizeBytes) return {};
+  return FieldError(path, "has " + std::to_string(bytes) + " bytes; at most " +
+                              std::to_string(kMaxTokenizeBytes) + " are tokenised at once");
+}
+
+}  // namespace
+
+RpcError TextCalls::Tokenize(const v1::TokenizeRequest& proto, v1::TokenizeResponse* response) const {
+  if (RpcError error = CheckModelName(model_, proto.model()); !error.ok()) return error;
+  std::vector<int32_t> ids;
+  switch (proto.input_case()) {
+    case v1::TokenizeRequest::kText: {
+      const auto bytes = static_cast<int64_t>(proto.text().size() + proto.suffix().size());
+      if (RpcError error = CheckTokenizeBytes("text", bytes); !error.ok()) return error;
+      if (RpcError error = prompts_.TextIds(proto, &ids); !error.ok()) return error;
+      break;
+    }
+    case v1::TokenizeRequest::kChat: {
+      if (proto.has_add_bos()) return FieldError("add_bos", "goes with text only");
+      if (proto.has_suffix()) return FieldError("suffix", "goes with text only");
+      if (proto.parse_special_tokens()) return FieldError("parse_special_tokens", "goes with text only");
+      const int64_t bytes = LeastTextBytes(proto.chat());
+      if (RpcError error = CheckTokenizeBytes("chat", bytes); !error.ok()) return error;
+      RenderedChat rendered;
+      if (RpcError error = RenderChatProto(*model_.chat_format, proto.chat(), &rendered); !error.ok())
+        return error;
+      ids = std::move(rendered.ids);
+      break;
+    }
+    case v1::TokenizeRequest::INPUT_NOT_SET:
+      return FieldError("input", "is missing: exactly one of text and chat is needed");
+  }
+  response->mutable_token_ids()->Add(ids.begin(), ids.end());
+  if (proto.pieces()) {
+    for (const int32_t id : ids) response->add_pieces(PieceText(*model_.tokenizer, id));
+  }
+  return {};
+}
+
+RpcError TextCalls::Detokenize(const v1::DetokenizeRequest& proto, v1::DetokenizeResponse* response) const {
+  if (RpcError error = CheckModelName(model_, proto.model()); !error.ok()) return error;
+  if (RpcError error = prompts_.CheckIds("token_ids", proto.token_ids()); !error.ok()) return error;
+  const bool skip_special = !proto.has_skip_special_tokens() || proto.skip_special_tokens();
+  std::string bytes;
+  MessageBytes message(*model_.tokenizer);
+  for (const int32_t id : proto.token_ids()) {
+    bytes +=
+        !skip_special && model_.tokenizer->IsControl(id) ? model_.tokenizer->Piece(id) : message.Next(id);
+  }
+  response->set_text(ReplaceInvalidUtf8(bytes));
+  return {};
+}
+
+RpcError TextCalls::RenderChat(const v1::RenderChatRequest& proto, v1::RenderChatResponse* response) const {
+  if (RpcError error = CheckModelName(model_, proto.model()); !error.ok()) return error;
+  if (!proto.has_chat()) return FieldError("chat", "is missing");
+  const int64_t bytes = LeastTextBytes(proto.chat());
+  if (RpcError error = CheckTokenizeBytes("chat", bytes); !error.ok()) return error;
+  RenderedChat rendered;
+  if (RpcError error = RenderChatProto(*model_.chat_format, proto.chat(), &rendered); !error.ok())
+    return error;
+  response->mutable_token_ids()->Add(rendered.ids.begin(), rendered.ids.end());
+  response->set_text(ReplaceInvalidUtf8(rendered.text));
+  return {};
+}
+
+}  // namespace tramontane

@@ -1,0 +1,17 @@
+// The text of GET /metrics of a server, in Prometheus' format (text/plain; version=0.0.4).
+// Any thread. They only read: EngineLoad is published once a step and OutputMetrics is written by the output
+// thread, so a scrape costs the engine thread nothing, and no token takes a lock for it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "server/call/served_model.h"
+
+namespace tramontane {
+
+// Under the names that vLLM's dashboards and routers read, each with `model_name`, and our own
+// (tramontane_*). It counts what the engine did, so requests of both doors are in it.
+std::string ServerMetricsText(const ServedModel& model, int64_t dropped_log_lines);
+
+}  // namespace tramontane
