@@ -1,149 +1,13 @@
 #include "server/setup/config.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 
-#include "kernels/core/nearest_name.h"
 #include "server/base/host_port.h"
+#include "server/setup/setting_kinds.h"
 
 namespace tramontane {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-constexpr char kSwitch[] = "true|false";
-
-std::string Quoted(std::string_view text) {
-  return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-template <typename Number>
-bool ParseNumber(std::string_view text, Number* out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-// ---- makers of settings, one per kind of value --------------------------------------------------
-
-Setting Text(const char* key, std::string ServeConfig::* member, const char* metavar, const char* help) {
-  return {key, help, metavar,
-          [member](ServeConfig& config, std::string_view text) {
-            config.*member = std::string(text);
-            return std::string();
-          },
-          [member](const ServeConfig& config) { return Quoted(config.*member); }};
-}
-
-Setting OneOf(const char* key, std::string ServeConfig::* member, const std::vector<std::string>& allowed,
-              const char* metavar, const char* help) {
-  return {key, help, metavar,
-          [member, allowed](ServeConfig& config, std::string_view text) {
-            config.*member = std::string(text);
-            if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return std::string();
-            std::string list;
-            for (const std::string& word : allowed) list += (list.empty() ? "" : ", ") + Quoted(word);
-            return "is " + Quoted(text) + ", it must be one of " + list;
-          },
-          [member](const ServeConfig& config) { return Quoted(config.*member); }};
-}
-
-Setting Integer(const char* key, int64_t ServeConfig::* member, int64_t least, int64_t most,
-                const char* metavar, const char* help) {
-  return {key, help, metavar,
-          [=](ServeConfig& config, std::string_view text) -> std::string {
-            int64_t value = 0;
-            if (!ParseNumber(text, &value)) return "is " + Quoted(text) + ", it must be a whole number";
-            if (value < least) {
-              return "is " + std::to_string(value) + ", the least is " + std::to_string(least);
-            }
-            if (value > most) return "is " + std::to_string(value) + ", the most is " + std::to_string(most);
-            config.*member = value;
-            return {};
-          },
-          [member](const ServeConfig& config) { return std::to_string(config.*member); }};
-}
-
-Setting Switch(const char* key, bool ServeConfig::* member, const char* help) {
-  return {key, help, kSwitch,
-          [member](ServeConfig& config, std::string_view text) -> std::string {
-            if (text != "true" && text != "false") return "is " + Quoted(text) + ", it must be true or false";
-            config.*member = text == "true";
-            return {};
-          },
-          [member](const ServeConfig& config) { return config.*member ? "true" : "false"; }};
-}
-
-Setting Seconds(const char* key, double ServeConfig::* member, double least, double most, const char* help) {
-  return {key, help, "SECONDS",
-          [=](ServeConfig& config, std::string_view text) -> std::string {
-            double value = 0;
-            if (!ParseNumber(text, &value) || !std::isfinite(value)) {
-              return "is " + Quoted(text) + ", it must be a number of seconds";
-            }
-            if (value < least || value > most) {
-              return "is " + std::string(text) + ", it must lie in " +
-                     (least == 0 ? "0" : Json(least).dump()) + " .. " + Json(most).dump();
-            }
-            config.*member = value;
-            return {};
-          },
-          [member](const ServeConfig& config) { return Json(config.*member).dump(); }};
-}
-
-Setting Bytes(const char* key, int64_t ServeConfig::* member, int64_t least, int64_t most, const char* help) {
-  return {key, help, "BYTES",
-          [=](ServeConfig& config, std::string_view text) -> std::string {
-            const StatusOr<int64_t> bytes = ParseBytes(text);
-            if (!bytes.ok()) return bytes.status().message();
-            if (*bytes < least || *bytes > most) {
-              return "is " + std::to_string(*bytes) + " bytes, it must lie in " + std::to_string(least) +
-                     " .. " + std::to_string(most);
-            }
-            config.*member = *bytes;
-            return {};
-          },
-          [member](const ServeConfig& config) { return std::to_string(config.*member); }};
-}
-
-// Where a server listens; `or_else` is what may stand there besides, "off" or "unix:PATH".
-Setting Address(const char* key, std::string ServeConfig::* member, const char* or_else, const char* help) {
-  return {key, help, "HOST:PORT",
-          [=](ServeConfig& config, std::string_view text) -> std::string {
-            const std::string_view other(or_else);
-            const bool is_other = other == "off" ? text == other : text.starts_with("unix:");
-            if (!is_other) {
-              const Status status = ParseHostPort(text).status();
-              if (!status.ok()) return status.message() + ", or it is " + or_else;
-            }
-            config.*member = std::string(text);
-            return {};
-          },
-          [member](const ServeConfig& config) { return Quoted(config.*member); }};
-}
-
-// A comma-separated flag, a JSON list of strings or one string. `fault` says what is wrong with one: "must be
-// ...", or "".
-Setting List(const char* key, std::vector<std::string> ServeConfig::* member, const char* metavar,
-             std::string (*fault)(const std::string&), const char* help) {
-  return {key, help, metavar,
-          [=](ServeConfig& config, std::string_view text) -> std::string {
-            std::vector<std::string> names;
-            while (!text.empty()) {
-              const size_t comma = std::min(text.find(','), text.size());
-              if (comma == 0) return "has an empty name";
-              names.emplace_back(text.substr(0, comma));
-              const std::string wrong = fault(names.back());
-              if (!wrong.empty()) return "is " + Quoted(names.back()) + ", it " + wrong;
-              text.remove_prefix(std::min(comma + 1, text.size()));
-            }
-            config.*member = names;
-            return {};
-          },
-          [member](const ServeConfig& config) { return Json(config.*member).dump(); }};
-}
 
 std::string NameFault(const std::string&) { return {}; }
 
@@ -158,49 +22,12 @@ std::string HostFault(const std::string& name) {
   return is_one ? "" : "must be a host's name without a port, or *";
 }
 
-const Setting& NearestSetting(std::string_view key) {
-  const std::vector<Setting>& settings = ServeSettings();
-  return *std::min_element(settings.begin(), settings.end(), [key](const Setting& a, const Setting& b) {
-    return EditDistance(key, a.key) < EditDistance(key, b.key);
-  });
-}
-
-// The text a setting is set from, or false for a JSON value of the wrong kind.
-bool TextOf(const Json& value, std::string* text) {
-  if (value.is_string()) {
-    *text = value.get<std::string>();
-    return true;
-  }
-  if (value.is_number() || value.is_boolean()) {
-    *text = value.dump();
-    return true;
-  }
-  if (value.is_array()) {
-    text->clear();
-    for (const Json& element : value) {
-      if (!element.is_string() || element.get<std::string>().find(',') != std::string::npos) return false;
-      *text += (text->empty() ? "" : ",") + element.get<std::string>();
-    }
-    return true;
-  }
-  return false;
-}
-
-// A string where a number belongs is a mistake worth naming; memory may be "4GiB" or a number.
-bool KindFits(const Setting& setting, const Json& value) {
-  const std::string kind = setting.metavar;
-  if (kind == kSwitch) return value.is_boolean();
-  if (kind == "N" || kind == "SECONDS") return value.is_number();
-  if (kind == "BYTES") return value.is_number() || value.is_string();
-  if (IsList(setting)) return value.is_array() || value.is_string();
-  return value.is_string();
-}
-
 }  // namespace
 
 const std::vector<Setting>& ServeSettings() {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   using C = ServeConfig;
+  using namespace setting_kinds;  // NOLINT(google-build-using-namespace): the table is written with them
   static const std::vector<Setting>* settings = new std::vector<Setting>{
       Text("model", &C::model, "MODEL_DIR",
            "folder of the model, or its GGUF file; empty: the embedded model (breeze)"),
@@ -352,46 +179,6 @@ std::string FlagOf(const Setting& setting) {
   return flag;
 }
 
-std::vector<std::string> ApplyConfigJson(std::string_view json_text, ServeConfig* config) {
-  std::vector<std::string> problems;
-  Json document;
-  std::vector<std::string> keys;  // of the top level, to find repeated ones
-  try {
-    document = Json::parse(json_text, [&](int depth, Json::parse_event_t event, Json& parsed) {
-      if (depth == 1 && event == Json::parse_event_t::key) keys.push_back(parsed.get<std::string>());
-      return depth <= 8;
-    });
-  } catch (const nlohmann::json::exception& error) {
-    return {std::string("not valid JSON: ") + error.what()};
-  }
-  if (!document.is_object()) return {"the document must be a JSON object of settings"};
-  std::sort(keys.begin(), keys.end());
-  for (size_t i = 1; i < keys.size(); ++i) {
-    if (keys[i] == keys[i - 1] && (i < 2 || keys[i] != keys[i - 2])) {
-      problems.push_back(Quoted(keys[i]) + " is given more than once");
-    }
-  }
-  for (const auto& [key, value] : document.items()) {
-    const std::vector<Setting>& settings = ServeSettings();
-    const auto setting = std::find_if(settings.begin(), settings.end(),
-                                      [&key = key](const Setting& s) { return key == s.key; });
-    if (setting == settings.end()) {
-      problems.push_back(Quoted(key) + " is not a setting; the nearest is " +
-                         Quoted(NearestSetting(key).key));
-      continue;
-    }
-    std::string text;
-    if (!KindFits(*setting, value) || !TextOf(value, &text)) {
-      problems.push_back(Quoted(key) + " is " + value.dump(-1, ' ', false, Json::error_handler_t::replace) +
-                         ", it must be of the kind " + setting->metavar);
-      continue;
-    }
-    const std::string problem = setting->set(*config, text);
-    if (!problem.empty()) problems.push_back(Quoted(key) + " " + problem);
-  }
-  return problems;
-}
-
 DType KvDTypeOf(const ServeConfig& config) {
   if (config.kv_dtype == "f32") return DType::kF32;
   if (config.kv_dtype == "fp8") return DType::kFp8E4M3;
@@ -412,48 +199,6 @@ HttpLimits HttpLimitsOf(const ServeConfig& config) {
   limits.silence_ms = ms(config.http_silence);
   limits.last_words_ms = ms(config.http_last_words);
   return limits;
-}
-
-std::string PrintConfig(const ServeConfig& config) {
-  std::string out = "{\n";
-  const std::vector<Setting>& settings = ServeSettings();
-  for (size_t i = 0; i < settings.size(); ++i) {
-    out += "  " + Quoted(settings[i].key) + ": " + settings[i].json(config);
-    out += i + 1 < settings.size() ? ",\n" : "\n";
-  }
-  return out + "}\n";
-}
-
-StatusOr<int64_t> ParseBytes(std::string_view text) {
-  struct Unit {
-    const char* name;
-    int64_t bytes;
-  };
-  constexpr Unit kUnits[] = {{"", 1},
-                             {"B", 1},
-                             {"KB", 1000},
-                             {"MB", 1000 * 1000},
-                             {"GB", 1000 * 1000 * 1000},
-                             {"KiB", 1ll << 10},
-                             {"MiB", 1ll << 20},
-                             {"GiB", 1ll << 30},
-                             {"TiB", 1ll << 40}};
-  const Status bad =
-      InvalidArgument("is " + Quoted(text) +
-                      ", it must be a number of bytes with an optional unit: B, KB, MB, GB, KiB, "
-                      "MiB, GiB, TiB");
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !std::isfinite(number) || number < 0) return bad;
-  std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
-  while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
-  for (const Unit& known : kUnits) {
-    if (unit != known.name) continue;
-    const double bytes = number * static_cast<double>(known.bytes);
-    if (bytes > 0x1p60) return InvalidArgument("is " + Quoted(text) + ", the most is 1048576TiB");
-    return static_cast<int64_t>(bytes);
-  }
-  return bad;
 }
 
 }  // namespace tramontane
