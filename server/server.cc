@@ -270,6 +270,11 @@ std::unique_ptr<TraceText> Server::StartTrace() { return impl_->core.StartTrace(
 
 InferenceClient& Server::client() { return impl_->client; }
 
+void Server::Leave() {
+  impl_->SetServing(false);
+  if (impl_->gateway != nullptr) impl_->gateway->Leave();
+}
+
 // The doors drain together: what came over HTTP counts as open until its last byte is written.
 bool Server::Drain(int64_t timeout_ns) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);

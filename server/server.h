@@ -1,7 +1,7 @@
 // Server: the front of one engine, gRPC and HTTP. Binds first, so that a taken port is known before weights
 // load; serves once it is given a model; drains; stops.
 //
-// Start, Serve, Drain and Stop from one thread, in this order; the rest from any thread.
+// Start, Serve, Leave, Drain and Stop from one thread, in this order; the rest from any thread.
 // Always: until Serve, requests get UNAVAILABLE and health is NOT_SERVING; the engine must run (step) until
 // Stop has returned, for what is open ends through it.
 #pragma once
@@ -65,7 +65,10 @@ class Server {
   // open then are the caller's to cancel.
   InferenceClient& client();
 
-  // New requests get UNAVAILABLE and health is NOT_SERVING from now on; waits until what was accepted has
+  // Health is NOT_SERVING and /ready 503 from now on; requests are taken all the same.
+  void Leave();
+
+  // As Leave, and new requests get UNAVAILABLE from now on; waits until what was accepted has
   // finished, at most `timeout_ns`. False when something still runs then.
   bool Drain(int64_t timeout_ns);
 

@@ -64,7 +64,7 @@ struct Gateway::Impl {
   Impl(GatewayOptions given, InferenceClient& client)
       : options(std::move(given)),
         shapes(options.field_limits),
-        context{client, options, *counts, draining, &shapes} {}
+        context{client, options, *counts, leaving, &shapes} {}
 
   void Handle(const std::shared_ptr<HttpExchange>& received) const;
   void Run(const Route& route, const std::shared_ptr<HttpExchange>& exchange) const;
@@ -73,6 +73,7 @@ struct Gateway::Impl {
   const RequestShapes shapes;
   const std::shared_ptr<HttpCounts> counts = std::make_shared<HttpCounts>();
   const GatewayContext context;
+  std::atomic<bool> leaving{false};
   std::atomic<bool> draining{false};
   std::unique_ptr<HttpServer> server;
 };
@@ -113,14 +114,19 @@ Gateway::~Gateway() = default;
 
 const std::string& Gateway::address() const { return impl_->server->address(); }
 
-bool Gateway::Drain(int64_t timeout_ns) {
-  impl_->draining = true;
+void Gateway::Leave() {
+  impl_->leaving = true;
   impl_->server->CloseWhenAnswered();
+}
+
+bool Gateway::Drain(int64_t timeout_ns) {
+  Leave();
+  impl_->draining = true;
   return impl_->server->WaitForAnswers(timeout_ns);
 }
 
 void Gateway::Stop() {
-  impl_->draining = true;
+  impl_->leaving = impl_->draining = true;
   impl_->server->Stop();
 }
 

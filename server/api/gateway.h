@@ -1,6 +1,6 @@
 // Gateway: OpenAI's HTTP API in front of an InferenceClient.
 //
-// Start, Drain and Stop from one thread, in this order; the rest from any.
+// Start, Leave, Drain and Stop from one thread, in this order; the rest from any.
 // Always: requests are checked and probes are answered on io threads, bodies are parsed and planned on
 // handler threads, events are turned into bytes and written on io threads; none ever waits for the client of
 // either side.
@@ -26,7 +26,10 @@ class Gateway {
   // "127.0.0.1:8000", with the port that was really taken.
   const std::string& address() const;
 
-  // From now on POSTs get 503 and connections close after their answer; waits until what was accepted is
+  // From now on /ready is 503 and connections close after their answer; requests are taken all the same.
+  void Leave();
+
+  // As Leave, and from now on POSTs get 503; waits until what was accepted is
   // answered, at most `timeout_ns`. False when something is still open then.
   bool Drain(int64_t timeout_ns);
 

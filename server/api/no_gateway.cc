@@ -19,6 +19,7 @@ StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options, Infere
 Gateway::Gateway(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Gateway::~Gateway() = default;
 const std::string& Gateway::address() const { return impl_->address; }
+void Gateway::Leave() {}
 bool Gateway::Drain(int64_t) { return true; }
 void Gateway::Stop() {}
 

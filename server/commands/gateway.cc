@@ -37,8 +37,8 @@ struct GatewayArguments {
 
 // Those of `serve` that mean something here: HTTP's, and how to stop and log.
 bool MeansSomethingHere(std::string_view key) {
-  constexpr std::array<std::string_view, 5> kOthers = {"any_model", "strict_fields", "drain_timeout",
-                                                       "log_level", "log_format"};
+  constexpr std::array<std::string_view, 6> kOthers = {"any_model",     "strict_fields", "drain_delay",
+                                                       "drain_timeout", "log_level",     "log_format"};
   return key.starts_with("http_") || std::find(kOthers.begin(), kOthers.end(), key) != kOthers.end();
 }
 
@@ -112,6 +112,7 @@ Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& con
 
   while (!StopRequested(-1)) {
   }
+  WaitForBalancers(config.drain_delay, [&] { gateway->Leave(); }, [] { return false; });
   spdlog::info("stopping: new requests are refused, what runs may finish within {} s", config.drain_timeout);
   if (!gateway->Drain(static_cast<int64_t>(config.drain_timeout * 1e9))) {
     spdlog::warn("stopping: the drain timeout is over, what still runs is cancelled");

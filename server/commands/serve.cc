@@ -284,6 +284,8 @@ Status Serve(const ServeConfig& config, StartGuard& starting) {
 
   const Status outcome = WaitForStop(loaded.host->engine());
   if (outcome.ok()) {
+    const Engine& engine = loaded.host->engine();
+    WaitForBalancers(config.drain_delay, [&] { server->Leave(); }, [&] { return !engine.fatal().ok(); });
     spdlog::info("stopping: new requests are refused, what runs may finish within {} s",
                  config.drain_timeout);
     if (!server->Drain(static_cast<int64_t>(config.drain_timeout * 1e9))) {

@@ -3,11 +3,15 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <thread>
 
 namespace tramontane {
 namespace {
@@ -49,6 +53,19 @@ Status InstallStopSignals() {
 bool StopRequested(int timeout_ms) {
   pollfd descriptor = {stop_pipe[0], POLLIN, 0};
   return poll(&descriptor, 1, timeout_ms) > 0;
+}
+
+void WaitForBalancers(double delay, const std::function<void()>& tell, const std::function<bool()>& is_over) {
+  if (delay <= 0) return;
+  constexpr std::chrono::milliseconds kLook(200);
+  using Clock = std::chrono::steady_clock;
+  const auto end =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(delay));
+  spdlog::info("stopping: requests are taken for {} s more, and /ready says that the server goes", delay);
+  tell();
+  for (auto now = Clock::now(); now < end && !is_over(); now = Clock::now()) {
+    std::this_thread::sleep_for(std::min<Clock::duration>(kLook, end - now));
+  }
 }
 
 }  // namespace tramontane

@@ -1,6 +1,8 @@
 // SIGTERM, SIGINT and SIGHUP, for commands that serve until they are told to stop. Main thread.
 #pragma once
 
+#include <functional>
+
 #include "kernels/core/status.h"
 
 namespace tramontane {
@@ -12,5 +14,9 @@ Status InstallStopSignals();
 
 // True when a stop signal came within the time; below 0 the time never ends.
 bool StopRequested(int timeout_ms);
+
+// After a stop signal: tells of it, and returns when `delay` seconds are over or `is_over`, which is asked
+// several times a second, says so.
+void WaitForBalancers(double delay, const std::function<void()>& tell, const std::function<bool()>& is_over);
 
 }  // namespace tramontane

@@ -158,6 +158,10 @@ const std::vector<Setting>& ServeSettings() {
             "RESOURCE_EXHAUSTED"),
       Seconds("step_timeout", &C::step_timeout, 0, 86400.0,
               "/health is 503 when the engine has had work and made no step for so long; 0: never"),
+      Seconds(
+          "drain_delay", &C::drain_delay, 0, 86400.0,
+          "how long a stopping server takes requests while /ready and gRPC's health tell that it goes, so "
+          "that balancers see it first"),
       Seconds("drain_timeout", &C::drain_timeout, 0, 86400.0,
               "how long a stopping server lets running requests finish"),
       OneOf("log_level", &C::log_level, {"trace", "debug", "info", "warn", "error", "off"}, "LEVEL",

@@ -85,6 +85,7 @@ struct ServeConfig {
   int64_t writer_threads = 1;
   int64_t grpc_memory = 256 << 20;
   double step_timeout = 300.0;  // seconds; 0: none
+  double drain_delay = 0;       // seconds
   double drain_timeout = 30.0;  // seconds
   std::string log_level = "info";
   std::string log_format = "text";

@@ -333,6 +333,15 @@ TEST_F(GatewayTest, BrowsersOfOtherSitesAreLetInWhereThatIsWanted) {
       << "so that a page can read why";
 }
 
+TEST_F(GatewayTest, OneThatLeavesSaysSoAndTakesRequestsAllTheSame) {
+  gateway_->Leave();
+  EXPECT_EQ(Ask(HttpGet("/ready")).status, 503);
+  EXPECT_EQ(Ask(HttpGet("/health")).status, 200);
+  const HttpReply taken = Ask(HttpPost("/v1/completions", kCompletion));
+  EXPECT_EQ(taken.status, 200);
+  EXPECT_EQ(taken.Header("connection"), "close");
+}
+
 TEST_F(GatewayTest, DrainingRefusesNewWorkAndWaitsForWhatRuns) {
   client_.on_generate = nullptr;
   Ask(HttpGet("/health"));

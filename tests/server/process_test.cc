@@ -182,6 +182,16 @@ TEST(Process, AHangUpOfTheTerminalDrains) {
   EXPECT_EQ(generate.Wait(), 0) << generate.err();
 }
 
+TEST(Process, RequestsAreTakenWhileBalancersAreToldThatTheServerGoes) {
+  Served served({"--drain-delay", "600"});
+  served.program.Signal(SIGTERM);
+  ASSERT_TRUE(served.program.HasSaid("stopping: requests are taken for 600 s more"));
+  Program generate(Story(served.address, "4"));
+  EXPECT_EQ(generate.Wait(), 0) << generate.err();
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 1) << "a second signal waits for nobody";
+}
+
 TEST(Process, AHangUpThatIsIgnoredStaysIgnored) {
   Served served({}, {.in_child = [] { signal(SIGHUP, SIG_IGN); }});
   served.program.Signal(SIGHUP);

@@ -33,7 +33,7 @@ void AnswerHealth(const GatewayContext& context, const std::shared_ptr<HttpExcha
 }
 
 void AnswerReady(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
-  if (context.client.ready() && !context.draining) return AnswerPing(context, exchange);
+  if (context.client.ready() && !context.leaving) return AnswerPing(context, exchange);
   ApiError error;
   error.status = 503;
   error.type = "service_unavailable";

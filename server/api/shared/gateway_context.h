@@ -55,7 +55,7 @@ struct GatewayContext {
   InferenceClient& client;
   const GatewayOptions& options;
   const HttpCounts& counts;
-  const std::atomic<bool>& draining;
+  const std::atomic<bool>& leaving;       // /ready is 503: nothing new should be sent here
   const RequestShapes* shapes = nullptr;  // null: those of FieldLimits as built
 };
 
