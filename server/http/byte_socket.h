@@ -12,6 +12,8 @@ namespace tramontane {
 
 class ByteSocket {
  public:
+  static constexpr size_t kMostTexts = 16;
+
   enum class State {
     kOpen,    // go on
     kLater,   // nothing is there, or there is no room: wait
@@ -29,7 +31,8 @@ class ByteSocket {
   virtual const std::string& peer() const = 0;
 
   virtual Progress Read(std::span<char> room) = 0;
-  virtual Progress Write(std::string_view bytes) = 0;
+  // Texts in a row, kMostTexts at most.
+  virtual Progress Write(std::span<const std::string_view> texts) = 0;
   // Calls once, from the thread's loop, when a Read or a Write can do something. After Close it may call too.
   virtual void WhenReadable(std::function<void()> call) = 0;
   virtual void WhenWritable(std::function<void()> call) = 0;

@@ -1,76 +1,18 @@
 #include "server/http/connection.h"
 
 #include <algorithm>
-#include <charconv>
-#include <ctime>
 
 #include "server/base/request_id.h"
 #include "server/http/exchange.h"
 
 namespace tramontane {
-namespace {
-
-constexpr size_t kKeptBufferBytes = 64 << 10;  // a larger buffer is given back once it is written
-
-const char* ReasonPhrase(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 204:
-      return "No Content";
-    case 400:
-      return "Bad Request";
-    case 403:
-      return "Forbidden";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 408:
-      return "Request Timeout";
-    case 413:
-      return "Content Too Large";
-    case 415:
-      return "Unsupported Media Type";
-    case 417:
-      return "Expectation Failed";
-    case 429:
-      return "Too Many Requests";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 500:
-      return "Internal Server Error";
-    case 501:
-      return "Not Implemented";
-    case 503:
-      return "Service Unavailable";
-    case 504:
-      return "Gateway Timeout";
-    case 505:
-      return "HTTP Version Not Supported";
-    default:
-      return "Status";  // clients read the number
-  }
-}
-
-// "Sun, 06 Nov 1994 08:49:37 GMT"
-std::string HttpDate() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  char text[40];
-  return std::string(text, std::strftime(text, sizeof(text), "%a, %d %b %Y %H:%M:%S GMT", &utc));
-}
-
-}  // namespace
 
 Connection::Connection(std::shared_ptr<HttpServerState> shared, std::shared_ptr<ConnectionThread> thread,
                        std::unique_ptr<ByteSocket> socket)
     : shared_(std::move(shared)),
       thread_(std::move(thread)),
       socket_(std::move(socket)),
-      parser_(shared_->options.limits),
-      held_(shared_->held_bytes) {
+      input_(shared_->options.limits, shared_->held_bytes) {
   ++shared_->connections;
 }
 
@@ -103,7 +45,7 @@ void Connection::BeginOverLimit() {
 }
 
 void Connection::WaitForInput() {
-  const bool has_room = phase_ != Phase::kAnswering || input_.size() < kReadAheadBytes;
+  const bool has_room = phase_ != Phase::kAnswering || input_.has_room_to_read_ahead();
   if (waiting_for_input_ || phase_ == Phase::kClosed || input_ended_ || !has_room) return;
   waiting_for_input_ = true;
   socket_->WhenReadable([self = shared_from_this()] {
@@ -113,245 +55,165 @@ void Connection::WaitForInput() {
 }
 
 void Connection::OnReadable() {
-  const size_t room = HoldRoomToRead();
+  const bool is_ahead = phase_ == Phase::kAnswering;
+  const size_t room = is_ahead ? input_.HoldRoomToReadAhead() : ConnectionThread::kReadBytes;
   if (room == 0) return;  // until the next sweep, or the end of the answer
   const auto [bytes, state] = socket_->Read(thread_->read_buffer().first(room));
-  if (phase_ == Phase::kAnswering) held_.Set(static_cast<int64_t>(input_.size() + bytes));
+  const std::string_view read(thread_->read_buffer().data(), bytes);
+  if (is_ahead) input_.ReadAhead(read);
   if (state == ByteSocket::State::kEnded) return OnInputEnd();
   if (state == ByteSocket::State::kBroken) return Close();
-  OnInput(std::string_view(thread_->read_buffer().data(), bytes));
+  if (!is_ahead) OnInput(read);
   WaitForInput();
 }
 
-// How much may be read now. What is read ahead finds its room before it comes: it can wait where it is.
-size_t Connection::HoldRoomToRead() {
-  if (phase_ != Phase::kAnswering) return ConnectionThread::kReadBytes;
-  const size_t room = kReadAheadBytes - std::min(kReadAheadBytes, input_.size());
-  return held_.TrySet(static_cast<int64_t>(input_.size() + room)) ? room : 0;
-}
-
 void Connection::OnInput(std::string_view bytes) {
-  switch (phase_) {
-    case Phase::kIdle:
-      if (bytes.empty()) break;
-      first_byte_ns_ = thread_->NowNs();
-      Enter(Phase::kReading);
-      ParseInput(bytes);
-      break;
-    case Phase::kReading:
-      ParseInput(bytes);
-      break;
-    case Phase::kAnswering:
-      input_.append(bytes);
-      break;
-    case Phase::kLingering:
-    case Phase::kClosed:
-      break;
+  if (phase_ == Phase::kIdle && !bytes.empty()) {
+    input_.Begin(thread_->NowNs());
+    Enter(Phase::kReading);
   }
+  if (phase_ == Phase::kReading) ParseInput(bytes);
 }
 
 // The client has closed its socket, or only its sending side: nobody can tell which. A generation is not
 // worth computing for somebody who is probably gone; anything else is answered.
 void Connection::OnInputEnd() {
   input_ended_ = true;
-  const bool has_read_ahead = phase_ == Phase::kIdle && !input_.empty();
-  if (has_read_ahead || (phase_ == Phase::kAnswering && listener_ == nullptr)) return;
+  const bool has_read_ahead = phase_ == Phase::kIdle && input_.has_read_ahead();
+  if (has_read_ahead || (phase_ == Phase::kAnswering && answer_.listener == nullptr)) return;
   Close();
 }
 
 void Connection::ParseInput(std::string_view bytes) {
-  const bool had_input = !input_.empty();
-  if (had_input) input_.append(bytes);
-  const std::string_view available = had_input ? std::string_view(input_) : bytes;
-  const size_t taken = parser_.Feed(available);
-  if (had_input) {
-    input_.erase(0, taken);
-  } else {
-    input_.assign(bytes.substr(taken));
-  }
-  if (parser_.failed()) return Refuse(parser_.refusal());
-  if (!HoldInput()) return Refuse(TooManyBodyBytes(shared_->held_bytes.max_bytes()));
-  if (parser_.done()) return Dispatch();
-  if (parser_.expects_continue() && !continue_sent_) {
-    continue_sent_ = true;
-    output_.append("HTTP/1.1 100 Continue\r\n\r\n");
-    Flush();
+  switch (input_.Parse(bytes)) {
+    case RequestInput::State::kRefused:
+      return Refuse(input_.refusal());
+    case RequestInput::State::kWhole:
+      return Dispatch();
+    case RequestInput::State::kIncomplete:
+      if (!input_.TakeContinue()) return;
+      output_.Append("HTTP/1.1 100 Continue\r\n\r\n");
+      return Flush();
   }
 }
 
-// False: there is no room for it. Only a body has to find room; what comes before it has a bound of its own,
-// and a request without a body may be the question how the server is.
-bool Connection::HoldInput() {
-  const int64_t bytes = static_cast<int64_t>(input_.size()) + parser_.held_bytes();
-  if (parser_.body_bytes() > 0) return held_.TrySet(bytes);
-  held_.Set(bytes);
-  return true;
-}
-
-void Connection::DropInput() {
-  std::string().swap(input_);
-  parser_ = HttpRequestParser(limits());
-  held_.Set(0);
-}
-
-// Whose it is: what it is called, and where it came to.
-void Connection::Name(HttpRequest* request) {
+// Whose it is: what it is called, and where it came from and to.
+void Connection::Name(HttpRequest* request) const {
   const std::string* given = request->Header("x-request-id");
   request->id = DrawRequestId();
   request->request_id = given != nullptr && RequestIdFault(*given).empty() ? *given : request->id;
   request->peer = socket_->peer();
   request->on_loopback = shared_->on_loopback;
-  request_id_ = request->request_id;
 }
 
 void Connection::Dispatch() {
-  const bool is_http_1_1 = parser_.is_http_1_1();
-  keep_alive_ = parser_.keep_alive() && !is_over_limit_;
-  HttpRequest request = parser_.Take();
-  request.first_byte_ns = first_byte_ns_;
-  request.whole_ns = thread_->NowNs();
-  Name(&request);
-  is_head_ = request.method == "HEAD";
-  is_chunked_ = is_http_1_1;
-  streaming_ = answered_ = continue_sent_ = false;
+  ArrivedRequest arrived = input_.Take();
+  arrived.request.whole_ns = thread_->NowNs();
+  Name(&arrived.request);
+  answer_ = {.number = answer_.number + 1,
+             .framing = {.request_id = arrived.request.request_id,
+                         .is_head = arrived.request.method == "HEAD",
+                         .is_chunked = arrived.is_http_1_1,
+                         .keep_alive = arrived.keep_alive && !is_over_limit_}};
   Enter(Phase::kAnswering);
-  parser_ = HttpRequestParser(limits());
-  HeldBytes body = held_.Split(static_cast<int64_t>(request.body.size()));
-  held_.Set(static_cast<int64_t>(input_.size()));
-  const auto exchange = std::make_shared<ConnectionExchange>(shared_from_this(), ++number_,
-                                                             std::move(request), std::move(body));
-  exchange_ = exchange;
+  const auto exchange = std::make_shared<ConnectionExchange>(
+      shared_from_this(), answer_.number, std::move(arrived.request), std::move(arrived.held));
+  answer_.exchange = exchange;
   shared_->handler(exchange);
 }
 
 // Answers what is no request, and closes.
 void Connection::Refuse(const HttpRefusal& refusal) {
-  ++number_;
-  HttpRequest request = parser_.header();
+  HttpRequest request = input_.header();
   Name(&request);
   HttpResponse response =
-      shared_->Refused(refusal, request);  // which may be the parser's: not after DropInput
-  DropInput();
+      shared_->Refused(refusal, request);  // which may be the input's: not after it is dropped
+  input_.Drop();
   Enter(Phase::kAnswering);
-  is_head_ = request.method == "HEAD";
-  keep_alive_ = streaming_ = answered_ = false;
-  Respond(number_, response);
+  answer_ = {.number = answer_.number + 1,
+             .framing = {.request_id = request.request_id, .is_head = request.method == "HEAD"}};
+  Respond(answer_.number, std::move(response));
 }
 
 // ---- answering ---------------------------------------------------------------------------------------
 
-std::string Connection::Head(const HttpResponse& response, const std::string& length_field) const {
-  std::string head = "HTTP/1.1 " + std::to_string(response.status) + " " + ReasonPhrase(response.status) +
-                     "\r\ndate: " + HttpDate() + "\r\nx-request-id: " + request_id_ + "\r\n";
-  if (!response.content_type.empty()) head += "content-type: " + response.content_type + "\r\n";
-  for (const auto& [name, value] : response.headers) {
-    head.append(name).append(": ").append(value).append("\r\n");
-  }
-  return head + length_field + (keep_alive_ ? "connection: keep-alive\r\n\r\n" : "connection: close\r\n\r\n");
+bool Connection::IsAnswering(int64_t number, Answer::State state) const {
+  return number == answer_.number && phase_ == Phase::kAnswering && answer_.state == state;
 }
 
-void Connection::Respond(int64_t number, const HttpResponse& response) {
-  if (number != number_ || phase_ != Phase::kAnswering || answered_ || streaming_) return;
-  if (shared_->closing) keep_alive_ = false;
-  const bool has_length = response.status != 204;
-  output_ +=
-      Head(response, has_length ? "content-length: " + std::to_string(response.body.size()) + "\r\n" : "");
-  if (!is_head_) output_ += response.body;
-  answered_ = true;
+void Connection::Respond(int64_t number, HttpResponse response) {
+  if (!IsAnswering(number, Answer::State::kNone)) return;
+  if (shared_->closing) answer_.framing.keep_alive = false;
+  answer_.framing.WriteWhole(std::move(response), &output_);
+  answer_.state = Answer::State::kWhole;
   Flush();
 }
 
-void Connection::StartStream(int64_t number, const HttpResponse& head) {
-  if (number != number_ || phase_ != Phase::kAnswering || answered_ || streaming_) return;
-  if (shared_->closing || !is_chunked_)
-    keep_alive_ = false;  // without chunks only the end of the connection ends it
-  streaming_ = true;
-  output_ += Head(head, is_chunked_ ? "transfer-encoding: chunked\r\n" : "");
-  Append(head.body);
+void Connection::StartStream(int64_t number, HttpResponse head) {
+  if (!IsAnswering(number, Answer::State::kNone)) return;
+  // Without chunks only the end of the connection ends it.
+  if (shared_->closing || !answer_.framing.is_chunked) answer_.framing.keep_alive = false;
+  answer_.framing.WriteStreamHead(std::move(head), &output_);
+  answer_.state = Answer::State::kStreaming;
   Flush();
 }
 
-void Connection::Write(int64_t number, std::string_view bytes) {
-  if (number != number_ || phase_ != Phase::kAnswering || answered_ || !streaming_) return;
-  Append(bytes);
+void Connection::Write(int64_t number, std::string bytes) {
+  if (!IsAnswering(number, Answer::State::kStreaming)) return;
+  answer_.framing.WriteChunk(std::move(bytes), &output_);
   Flush();
 }
 
-void Connection::End(int64_t number, std::string_view last_bytes) {
-  if (number != number_ || phase_ != Phase::kAnswering || answered_ || !streaming_) return;
-  Append(last_bytes);
-  if (is_chunked_ && !is_head_) output_ += "0\r\n\r\n";
-  answered_ = true;
+void Connection::End(int64_t number, std::string last_bytes) {
+  if (!IsAnswering(number, Answer::State::kStreaming)) return;
+  answer_.framing.WriteChunk(std::move(last_bytes), &output_);
+  answer_.framing.WriteStreamEnd(&output_);
+  answer_.state = Answer::State::kWhole;
   Flush();
 }
 
 void Connection::Listen(int64_t number, std::shared_ptr<HttpListener> listener) {
-  if (number != number_ || phase_ != Phase::kAnswering || input_ended_) {
+  if (number != answer_.number || phase_ != Phase::kAnswering || input_ended_) {
     if (phase_ == Phase::kAnswering) Close();
     return listener->OnHangUp();
   }
-  listener_ = std::move(listener);
+  answer_.listener = std::move(listener);
 }
 
 void Connection::Abandon(int64_t number) {
-  if (number == number_ && phase_ == Phase::kAnswering && !answered_) Close();
-}
-
-void Connection::Append(std::string_view chunk) {
-  if (chunk.empty() || is_head_) return;  // an empty chunk would end the body
-  if (!is_chunked_) {
-    output_.append(chunk);
-    return;
-  }
-  char size[20];
-  const auto end = std::to_chars(size, size + sizeof(size), chunk.size(), 16).ptr;
-  output_.append(size, end).append("\r\n").append(chunk).append("\r\n");
+  const bool is_open = answer_.state != Answer::State::kWhole;
+  if (number == answer_.number && phase_ == Phase::kAnswering && is_open) Close();
 }
 
 // Writes what it can without waiting, and the rest as the client takes it.
 void Connection::Flush() {
-  if (!blocked_) WriteOutput();
+  if (!output_.is_waiting()) WriteOutput();
 }
 
 void Connection::WriteOutput() {
   if (phase_ == Phase::kClosed) return;
-  while (written_ < output_.size()) {
-    const auto [bytes, state] = socket_->Write(std::string_view(output_).substr(written_));
-    written_ += bytes;
-    taken_bytes_ += bytes;
-    if (state == ByteSocket::State::kLater) return WaitForRoom();
-    if (state != ByteSocket::State::kOpen) return Close();
+  switch (output_.WriteTo(*socket_, thread_->NowMs())) {
+    case OutputBuffer::State::kWritten:
+      return OnFlushed();
+    case OutputBuffer::State::kWaiting:
+      return socket_->WhenWritable([self = shared_from_this()] { self->WriteOutput(); });
+    case OutputBuffer::State::kBroken:
+      return Close();
   }
-  blocked_ = false;
-  output_.clear();
-  written_ = 0;
-  if (output_.capacity() > kKeptBufferBytes) std::string().swap(output_);
-  OnFlushed();
-}
-
-// A client that takes its answer crumb by crumb does not take it: only kLeastTakenBytes wind its clock up
-// again.
-void Connection::WaitForRoom() {
-  if (!blocked_ || taken_bytes_ >= kLeastTakenBytes) {
-    blocked_since_ms_ = thread_->NowMs();
-    taken_bytes_ = 0;
-  }
-  blocked_ = true;
-  socket_->WhenWritable([self = shared_from_this()] { self->WriteOutput(); });
 }
 
 void Connection::OnFlushed() {
   if (phase_ != Phase::kAnswering) return;
   since_ms_ = thread_->NowMs();
-  if (answered_) return EndAnswer();
-  if (const auto listener = listener_) listener->OnWritten();
+  if (answer_.state == Answer::State::kWhole) return EndAnswer();
+  if (const auto listener = answer_.listener) listener->OnWritten();
 }
 
 void Connection::EndAnswer() {
-  listener_ = nullptr;
-  if (!keep_alive_) return Linger();
+  answer_.listener = nullptr;
+  if (!answer_.framing.keep_alive) return Linger();
   Enter(Phase::kIdle);
-  if (!input_.empty()) {
+  if (input_.has_read_ahead()) {
     // What came meanwhile, after this answer's callers have returned.
     thread_->Post([self = shared_from_this()] { self->OnReadAhead(); });
   } else if (input_ended_) {
@@ -363,8 +225,7 @@ void Connection::EndAnswer() {
 
 void Connection::OnReadAhead() {
   if (phase_ != Phase::kIdle) return;
-  const std::string input = std::exchange(input_, {});
-  OnInput(input);
+  OnInput(input_.TakeReadAhead());
   if (input_ended_ && phase_ != Phase::kAnswering) return Close();
   WaitForInput();
 }
@@ -374,27 +235,27 @@ void Connection::Linger() {
   socket_->ShutdownSend();
   if (input_ended_) return Close();
   Enter(Phase::kLingering);
-  DropInput();
+  input_.Drop();
   WaitForInput();
 }
 
 void Connection::Stop() {
   if (phase_ == Phase::kIdle) return Close();
   if (phase_ == Phase::kReading) return Refuse(ServerStops());
-  if (phase_ != Phase::kAnswering || answered_) return;
-  if (const auto listener = listener_) return listener->OnStop();
-  if (const auto exchange = exchange_.lock()) exchange->Refuse(ServerStops());
+  if (phase_ != Phase::kAnswering || answer_.state == Answer::State::kWhole) return;
+  if (const auto listener = answer_.listener) return listener->OnStop();
+  if (const auto exchange = answer_.exchange.lock()) exchange->Refuse(ServerStops());
 }
 
 void Connection::Close() {
   if (phase_ == Phase::kClosed) return;
   Enter(Phase::kClosed);
   closed_ = true;
-  DropInput();
-  std::string().swap(output_);
+  input_.Drop();
+  output_.Clear();
   socket_->Close();
   thread_->Remove(shared_from_this());
-  if (const auto listener = std::exchange(listener_, nullptr)) listener->OnHangUp();
+  if (const auto listener = std::exchange(answer_.listener, nullptr)) listener->OnHangUp();
 }
 
 // ---- clocks ------------------------------------------------------------------------------------------
@@ -423,7 +284,7 @@ int64_t Connection::read_timeout_ms() const {
 
 // One that is new has its time also while the server drains: it may be a probe.
 void Connection::SweepIdle(int64_t waited_ms) {
-  const bool is_new = number_ == 0;
+  const bool is_new = answer_.number == 0;
   const int64_t most_ms = is_new ? read_timeout_ms() : limits().idle_timeout_ms;
   if (waited_ms > most_ms && is_over_limit_) return Refuse(TooManyConnections());
   if (waited_ms > most_ms || (shared_->closing && !is_new)) Close();
@@ -438,14 +299,14 @@ void Connection::SweepReading(int64_t waited_ms) {
 }
 
 void Connection::SweepAnswer(int64_t now_ms) {
-  if (blocked_ && now_ms - blocked_since_ms_ > limits().write_timeout_ms) return Close();
+  if (output_.HasStalled(now_ms, limits().write_timeout_ms)) return Close();
   if (!input_ended_ && !waiting_for_input_ && socket_->HasHungUp()) return OnInputEnd();
   WaitForInput();
-  if (const auto listener = listener_) listener->OnTick();
+  if (const auto listener = answer_.listener) listener->OnTick();
   if (phase_ != Phase::kAnswering) return;  // that was the end of the answer
-  if (!blocked_ && limits().silence_ms > 0 && now_ms - since_ms_ > limits().silence_ms) {
+  if (!output_.is_waiting() && limits().silence_ms > 0 && now_ms - since_ms_ > limits().silence_ms) {
     since_ms_ = now_ms;
-    if (const auto listener = listener_) listener->OnSilence();
+    if (const auto listener = answer_.listener) listener->OnSilence();
   }
 }
 

@@ -14,17 +14,17 @@
 #include "server/base/held_bytes.h"
 #include "server/http/byte_socket.h"
 #include "server/http/connection_thread.h"
-#include "server/http/parser.h"
+#include "server/http/output_buffer.h"
 #include "server/http/refusal.h"
+#include "server/http/request_input.h"
+#include "server/http/response_framing.h"
 #include "server/http/server.h"
 
 namespace tramontane {
 
 class ConnectionExchange;
 
-inline constexpr int64_t kLingerMs = 2000;            // for a client to read the last words of its connection
-inline constexpr size_t kReadAheadBytes = 64 << 10;   // kept of what follows a request that is being answered
-inline constexpr size_t kLeastTakenBytes = 64 << 10;  // of a write, or its rest, in write_timeout_ms
+inline constexpr int64_t kLingerMs = 2000;  // for a client to read the last words of its connection
 
 // What all connections share. Any thread.
 struct HttpServerState {
@@ -70,13 +70,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Stop();   // the server stops: what is open is told so, and may say its last words
   void Close();
 
-  int64_t held_bytes() const { return held_.bytes(); }
+  int64_t held_bytes() const { return input_.held_bytes(); }
 
   // ---- from the exchange in progress, by its number; of others nothing is done ----
-  void Respond(int64_t number, const HttpResponse& response);
-  void StartStream(int64_t number, const HttpResponse& head);
-  void Write(int64_t number, std::string_view bytes);
-  void End(int64_t number, std::string_view last_bytes);
+  void Respond(int64_t number, HttpResponse response);
+  void StartStream(int64_t number, HttpResponse head);
+  void Write(int64_t number, std::string bytes);
+  void End(int64_t number, std::string last_bytes);
   void Listen(int64_t number, std::shared_ptr<HttpListener> listener);
   // Nobody will end its stream.
   void Abandon(int64_t number);
@@ -90,6 +90,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
     kClosed,     // or not begun
   };
 
+  // The exchange in progress, else the last one.
+  struct Answer {
+    enum class State { kNone, kStreaming, kWhole };  // of what was said; whole: all of it is in the output
+
+    int64_t number = 0;
+    State state = State::kNone;
+    ResponseFraming framing = {};
+    std::weak_ptr<ConnectionExchange> exchange = {};
+    std::shared_ptr<HttpListener> listener = nullptr;
+  };
+
   const HttpLimits& limits() const { return shared_->options.limits; }
 
   void Enter(Phase phase);
@@ -97,21 +108,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void WaitForInput();
   void OnReadable();
-  size_t HoldRoomToRead();
   void OnInput(std::string_view bytes);
   void OnInputEnd();
   void ParseInput(std::string_view bytes);
-  bool HoldInput();
-  void DropInput();
   void Dispatch();
   void Refuse(const HttpRefusal& refusal);
+  void Name(HttpRequest* request) const;
 
-  void Name(HttpRequest* request);
-  std::string Head(const HttpResponse& response, const std::string& length_field) const;
-  void Append(std::string_view chunk);
+  bool IsAnswering(int64_t number, Answer::State state) const;
   void Flush();
   void WriteOutput();
-  void WaitForRoom();
   void OnFlushed();
   void EndAnswer();
   void OnReadAhead();
@@ -131,30 +137,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   int64_t since_ms_ = 0;                          // the phase began, or, answering: all was written
   std::optional<ConnectionThread::Place> place_;  // in line(), of those that can make room
 
-  // Reading.
-  HttpRequestParser parser_;
-  std::string input_;  // read, and not yet taken by the parser
-  HeldBytes held_;     // for both
+  RequestInput input_;
   bool waiting_for_input_ = false;
   bool input_ended_ = false;  // the client has shut down its side
-  bool continue_sent_ = false;
-  int64_t first_byte_ns_ = 0;  // of the request in `input_`
 
-  // Answering.
-  int64_t number_ = 0;  // of the exchange in progress, else of the last one
-  std::weak_ptr<ConnectionExchange> exchange_;
-  std::string request_id_;
-  std::shared_ptr<HttpListener> listener_;
-  bool is_head_ = false;     // HEAD: no body is sent
-  bool keep_alive_ = false;  // after this answer
-  bool is_chunked_ = false;
-  bool streaming_ = false;
-  bool answered_ = false;  // all of the answer is in output_
-  std::string output_;     // of which [written_, size) has to be written
-  size_t written_ = 0;
-  bool blocked_ = false;          // waiting for room in the socket
-  int64_t blocked_since_ms_ = 0;  // or since it took kLeastTakenBytes
-  size_t taken_bytes_ = 0;        // by the socket since then
+  Answer answer_;
+  OutputBuffer output_;
 };
 
 }  // namespace tramontane

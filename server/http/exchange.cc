@@ -95,28 +95,28 @@ void ConnectionExchange::Refuse(const HttpRefusal& refusal) {
 
 void ConnectionExchange::Respond(HttpResponse response) {
   state_ = State::kAnswered;
-  Do([connection = connection_, number = number_, response = std::move(response)] {
-    connection->Respond(number, response);
+  Do([connection = connection_, number = number_, response = std::move(response)]() mutable {
+    connection->Respond(number, std::move(response));
   });
 }
 
 void ConnectionExchange::StartStream(HttpResponse head) {
   state_ = State::kStreaming;
-  Do([connection = connection_, number = number_, head = std::move(head)] {
-    connection->StartStream(number, head);
+  Do([connection = connection_, number = number_, head = std::move(head)]() mutable {
+    connection->StartStream(number, std::move(head));
   });
 }
 
 void ConnectionExchange::Write(std::string bytes) {
-  Do([connection = connection_, number = number_, bytes = std::move(bytes)] {
-    connection->Write(number, bytes);
+  Do([connection = connection_, number = number_, bytes = std::move(bytes)]() mutable {
+    connection->Write(number, std::move(bytes));
   });
 }
 
 void ConnectionExchange::End(std::string last_bytes) {
   state_ = State::kAnswered;
-  Do([connection = connection_, number = number_, bytes = std::move(last_bytes)] {
-    connection->End(number, bytes);
+  Do([connection = connection_, number = number_, bytes = std::move(last_bytes)]() mutable {
+    connection->End(number, std::move(bytes));
   });
 }
 

@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <chrono>
@@ -105,9 +107,12 @@ ByteSocket::Progress TcpSocket::Read(std::span<char> room) {
   return {bytes, StateOf(fault)};
 }
 
-ByteSocket::Progress TcpSocket::Write(std::string_view bytes) {
+ByteSocket::Progress TcpSocket::Write(std::span<const std::string_view> texts) {
+  std::array<asio::const_buffer, kMostTexts> buffers;
+  std::transform(texts.begin(), texts.end(), buffers.begin(),
+                 [](std::string_view text) { return asio::buffer(text.data(), text.size()); });
   error_code fault;
-  const size_t written = socket_.write_some(asio::buffer(bytes.data(), bytes.size()), fault);
+  const size_t written = socket_.write_some(std::span(buffers).first(texts.size()), fault);
   return {written, StateOf(fault)};
 }
 

@@ -64,7 +64,7 @@ class TcpSocket final : public ByteSocket {
   const std::string& peer() const override { return peer_; }
 
   Progress Read(std::span<char> room) override;
-  Progress Write(std::string_view bytes) override;
+  Progress Write(std::span<const std::string_view> texts) override;
   void WhenReadable(std::function<void()> call) override;
   void WhenWritable(std::function<void()> call) override;
   bool HasHungUp() override;

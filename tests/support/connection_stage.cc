@@ -45,12 +45,15 @@ class StageSocket final : public ByteSocket {
     return {bytes, State::kOpen};
   }
 
-  Progress Write(std::string_view bytes) override {
+  Progress Write(std::span<const std::string_view> texts) override {
     if (peer_->is_broken_) return {0, State::kBroken};
-    const size_t taken = std::min(peer_->room_, bytes.size());
-    peer_->room_ -= taken;
-    peer_->received_.append(bytes.substr(0, taken));
-    return {taken, taken > 0 || bytes.empty() ? State::kOpen : State::kLater};
+    const size_t room = peer_->room_;
+    for (const std::string_view text : texts) {
+      const size_t taken = std::min(peer_->room_, text.size());
+      peer_->room_ -= taken;
+      peer_->received_.append(text.substr(0, taken));
+    }
+    return {room - peer_->room_, room > peer_->room_ ? State::kOpen : State::kLater};
   }
 
   void WhenReadable(std::function<void()> call) override {
