@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/api/shared/api_error.h"
+#include "server/api/shared/call_window.h"
 #include "server/call/inference_client.h"
 #include "server/http/http.h"
 
@@ -69,7 +70,6 @@ struct GenerationPlan {
 // A stream with `timing` whose first content is not yet taken by the system when a choice ends says that end
 // in a write of its own, when it is. An answer that is not streamed has its first content when that is known
 // here.
-inline constexpr size_t kMaxWaitingCalls = 32;
 void RunGeneration(InferenceClient& client, GenerationPlan plan, std::shared_ptr<HttpExchange> exchange);
 
 }  // namespace tramontane
