@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "server/access/doorkeeper.h"
 #include "server/api/access_log.h"
 #include "server/api/gateway.h"
 #include "server/base/host_port.h"
@@ -28,6 +29,7 @@
 #include "server/core/inference_core.h"
 #include "server/grpc/inference_service.h"
 #include "server/setup/logging.h"
+#include "server/setup/reload_watch.h"
 #include "server/watch/metrics.h"
 
 namespace tramontane {
@@ -148,16 +150,6 @@ InferenceCoreOptions CoreOptions(const ServerOptions& options, std::shared_ptr<S
           .step_timeout = options.step_timeout};
 }
 
-// What /debug/* tells is for whoever sits at this machine.
-Status CheckDebug(const ServerOptions& options) {
-  if (!options.debug) return {};
-  if (options.http_address.empty()) return InvalidArgument("debug is on, and http_address is off");
-  TM_ASSIGN_OR_RETURN(const HostPort where, ParseHostPort(options.http_address));
-  if (IsLoopback(where.host)) return {};
-  return InvalidArgument("debug is on, and http_address is \"" + options.http_address +
-                         "\": it must be a loopback address then, as 127.0.0.1:8000");
-}
-
 }  // namespace
 
 struct Server::Impl {
@@ -173,14 +165,16 @@ struct Server::Impl {
   std::unique_ptr<grpc::Server> grpc;
   std::string address;
   std::unique_ptr<Gateway> gateway;  // null: no HTTP
+  std::unique_ptr<Gateway> admin;    // null: no admin door
 
   Status StartGrpc(const ServerOptions& options);
+  GatewayOptions OptionsOf(const ServerOptions& options, const std::string& address);
   Status StartHttp(const ServerOptions& options);
+  Status StartAdmin(const ServerOptions& options);
   void SetServing(bool serving) { grpc->GetHealthCheckService()->SetServingStatus(kServiceName, serving); }
 };
 
 StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
-  TM_RETURN_IF_ERROR(CheckDebug(options));
   std::shared_ptr<SessionFiles> files;
   if (!options.session_dir.empty()) {
     TM_ASSIGN_OR_RETURN(files, SessionFiles::Open(options.session_dir));
@@ -188,6 +182,7 @@ StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   auto impl = std::make_unique<Impl>(options, std::move(files));
   TM_RETURN_IF_ERROR(impl->StartGrpc(options));
   if (!options.http_address.empty()) TM_RETURN_IF_ERROR(impl->StartHttp(options));
+  if (!options.admin_address.empty()) TM_RETURN_IF_ERROR(impl->StartAdmin(options));
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
@@ -225,9 +220,9 @@ Status Server::Impl::StartGrpc(const ServerOptions& options) {
   return {};
 }
 
-Status Server::Impl::StartHttp(const ServerOptions& options) {
+GatewayOptions Server::Impl::OptionsOf(const ServerOptions& options, const std::string& address) {
   GatewayOptions gateway_options;
-  gateway_options.address = options.http_address;
+  gateway_options.address = address;
   gateway_options.version = TRAMONTANE_VERSION;
   gateway_options.cors_origins = options.http_cors_origins;
   gateway_options.hosts = options.http_hosts;
@@ -235,19 +230,38 @@ Status Server::Impl::StartHttp(const ServerOptions& options) {
   gateway_options.handler_threads = options.http_handler_threads;
   gateway_options.limits = options.http_limits;
   gateway_options.unread_answers = &core.unread_answers();
+  gateway_options.doorkeeper = options.doorkeeper;
+  gateway_options.protect_metrics = options.protect_metrics;
   gateway_options.any_model = options.any_model;
   gateway_options.strict_fields = options.strict_fields;
   gateway_options.field_limits = options.field_limits;
   gateway_options.metrics = [this] {
     const Serving* serving = core.serving();
-    return serving == nullptr ? "" : ServerMetricsText(serving->model, DroppedLogLines());
+    return serving == nullptr ? ""
+                              : ServerMetricsText(serving->model, {.dropped_log_lines = DroppedLogLines(),
+                                                                   .reloads = ReloadCounts()});
   };
-  if (options.debug) {
-    gateway_options.trace = [this] { return core.StartTrace(); };
-    gateway_options.kv_tables = [this](RpcError* refusal) { return core.AskKvTables(refusal); };
-  }
   gateway_options.on_answer = LogAnswer;
-  TM_ASSIGN_OR_RETURN(gateway, Gateway::Start(std::move(gateway_options), client));
+  return gateway_options;
+}
+
+Status Server::Impl::StartHttp(const ServerOptions& options) {
+  TM_ASSIGN_OR_RETURN(gateway, Gateway::Start(OptionsOf(options, options.http_address), client));
+  return {};
+}
+
+// What /debug/* tells is for whoever sits at this machine, or has a key for it.
+Status Server::Impl::StartAdmin(const ServerOptions& options) {
+  GatewayOptions admin_options = OptionsOf(options, options.admin_address);
+  TM_ASSIGN_OR_RETURN(const HostPort where, ParseHostPort(options.admin_address));
+  admin_options.is_admin_door = true;
+  admin_options.io_threads = admin_options.handler_threads = 1;
+  const bool has_keys = options.doorkeeper != nullptr && options.doorkeeper->has_admin_keys();
+  if (IsLoopback(where.host) || has_keys) {
+    admin_options.trace = [this] { return core.StartTrace(); };
+    admin_options.kv_tables = [this](RpcError* refusal) { return core.AskKvTables(refusal); };
+  }
+  TM_ASSIGN_OR_RETURN(admin, Gateway::Start(std::move(admin_options), client));
   return {};
 }
 
@@ -266,19 +280,24 @@ std::string Server::http_address() const {
   return impl_->gateway == nullptr ? "" : impl_->gateway->address();
 }
 
+std::string Server::admin_address() const { return impl_->admin == nullptr ? "" : impl_->admin->address(); }
+
 std::unique_ptr<TraceText> Server::StartTrace() { return impl_->core.StartTrace(); }
 
 InferenceClient& Server::client() { return impl_->client; }
 
 void Server::Leave() {
   impl_->SetServing(false);
-  if (impl_->gateway != nullptr) impl_->gateway->Leave();
+  for (Gateway* door : {impl_->gateway.get(), impl_->admin.get()}) {
+    if (door != nullptr) door->Leave();
+  }
 }
 
 // The doors drain together: what came over HTTP counts as open until its last byte is written.
 bool Server::Drain(int64_t timeout_ns) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
   impl_->SetServing(false);
+  if (impl_->admin != nullptr) impl_->admin->Leave();
   impl_->core.StartDraining();
   const bool http_drained = impl_->gateway == nullptr || impl_->gateway->Drain(timeout_ns);
   const std::chrono::nanoseconds left = std::max(0ns, end - std::chrono::steady_clock::now());
@@ -292,6 +311,7 @@ void Server::Stop() {
   impl_->core.StopCalls();
   const bool told = Drain(kEndingGrace.count());
   if (impl_->gateway != nullptr) impl_->gateway->Stop();
+  if (impl_->admin != nullptr) impl_->admin->Stop();
   impl_->grpc->Shutdown(std::chrono::system_clock::now() + (told ? kShutdownGrace : 0ms));
   impl_->grpc = nullptr;
   impl_->core.workers().WaitIdle();

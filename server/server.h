@@ -21,6 +21,8 @@
 
 namespace tramontane {
 
+class Doorkeeper;
+
 struct ServerOptions {
   std::string grpc_address = "127.0.0.1:50051";     // HOST:PORT; port 0 takes a free one. Also "unix:PATH"
   std::string http_address = {};                    // the same for HTTP; "": no HTTP
@@ -29,7 +31,7 @@ struct ServerOptions {
   int32_t http_io_threads = kDefaultIoThreads;
   int32_t http_handler_threads = kDefaultHandlerThreads;
   HttpLimits http_limits = {};
-  bool debug = false;              // HTTP has /debug/*; it must be on a loopback address
+  std::string admin_address = {};  // HOST:PORT of the admin door; "": there is none
   bool any_model = false;          // HTTP takes every model's name for the one that is served
   bool strict_fields = true;       // HTTP refuses fields that it does not know
   FieldLimits field_limits = {};   // of the engine that will serve
@@ -38,6 +40,8 @@ struct ServerOptions {
   int32_t max_queued_work = 2048;  // inputs waiting for them; one more: RESOURCE_EXHAUSTED
   int32_t writer_threads = 1;      // hand results to gRPC
   double step_timeout = 300;       // seconds; no step with work for longer: unhealthy; 0: never
+  std::shared_ptr<const Doorkeeper> doorkeeper = {};     // of both doors; null: nobody needs a key
+  bool protect_metrics = false;                          // GET /metrics needs one too
   int64_t max_unread_answer_bytes = int64_t{256} << 20;  // of all answers that clients have not taken yet
   int32_t max_streams = 2048;  // Generate calls open at once; one more: RESOURCE_EXHAUSTED
   SessionStoreOptions sessions = {};
@@ -56,7 +60,8 @@ class Server {
 
   // "127.0.0.1:50051", with the port that was really taken.
   const std::string& grpc_address() const;
-  std::string http_address() const;  // "": no HTTP
+  std::string http_address() const;   // "": no HTTP
+  std::string admin_address() const;  // "": no admin door
 
   // Steps and requests as they end from now on. REQUIRES: Serve was called.
   std::unique_ptr<TraceText> StartTrace();

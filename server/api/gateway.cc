@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "server/access/doorkeeper.h"
 #include "server/api/gateway_exchange.h"
 #include "server/api/openai/request_shapes.h"
 #include "server/api/routes.h"
@@ -36,7 +37,8 @@ std::function<void(int status)> OnAnswer(std::shared_ptr<HttpCounts> counts, con
 
 RouteMatch FindRouteOf(const HttpRequest& request, const GatewayOptions& options) {
   const std::string_view method = request.method == "HEAD" ? std::string_view("GET") : request.method;
-  return FindRoute(method, request.path, options.trace != nullptr);
+  const Door admin = options.trace != nullptr ? Door::kAdmin : Door::kAdminWithoutDebug;
+  return FindRoute(method, request.path, options.is_admin_door ? admin : Door::kPublic);
 }
 
 // What the transport refuses is counted, told of and readable by pages as every other answer is.
@@ -50,12 +52,29 @@ RefusalWriter RefusalWriterOf(std::shared_ptr<HttpCounts> counts, const GatewayO
   };
 }
 
+// Who asks is known before the body is waited for.
+std::optional<HttpResponse> AttachCaller(const GatewayOptions& options,
+                                         const std::shared_ptr<HttpCounts>& counts, HttpRequest* request) {
+  const RouteMatch match = FindRouteOf(*request, options);
+  auto caller = std::make_shared<Caller>();
+  auto refusal = IdentifyCaller({.request = *request, .match = match, .options = options}, caller.get());
+  request->attached = std::move(caller);
+  if (!refusal) return std::nullopt;
+  const HttpHeaders headers = CorsHeaders(options, *request);
+  refusal->headers.insert(refusal->headers.end(), headers.begin(), headers.end());
+  OnAnswer(counts, options, match.path, *request)(refusal->status);
+  return refusal;
+}
+
 HttpServerOptions ServerOptionsOf(const GatewayOptions& options, std::shared_ptr<HttpCounts> counts) {
   return {.address = options.address,
           .io_threads = options.io_threads,
           .handler_threads = options.handler_threads,
           .limits = options.limits,
-          .write_refusal = RefusalWriterOf(std::move(counts), options)};
+          .write_refusal = RefusalWriterOf(counts, options),
+          .on_header = [&options, counts](HttpRequest* request) {
+            return AttachCaller(options, counts, request);
+          }};
 }
 
 }  // namespace
@@ -100,6 +119,9 @@ void Gateway::Impl::Run(const Route& route, const std::shared_ptr<HttpExchange>&
 }
 
 StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options, InferenceClient& client) {
+  if (options.doorkeeper == nullptr) {
+    options.doorkeeper = std::make_shared<const Doorkeeper>(nullptr, std::vector<AddressRange>());
+  }
   auto impl = std::make_unique<Impl>(std::move(options), client);
   TM_ASSIGN_OR_RETURN(impl->server,
                       HttpServer::Start(ServerOptionsOf(impl->options, impl->counts),

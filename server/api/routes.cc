@@ -27,6 +27,8 @@ bool Matches(const Route& route, std::string_view exact, std::string_view api) {
 const std::vector<Route>& Routes() {
   using enum Spelling;
   using enum AnsweredOn;
+  using enum OnDoors;
+  constexpr bool kOpen = true;
   static const std::vector<Route> routes = {
       {"POST", "/chat/completions", AnswerChatCompletions},
       {"POST", "/chat/completions/render", AnswerRenderChat},
@@ -44,25 +46,34 @@ const std::vector<Route>& Routes() {
       {"POST", "/v1/sessions/*/restore", AnswerRestoreSession, kExact},
       {"GET", "/tokenizer_info", AnswerTokenizerInfo, kExact},
       {"GET", "/openapi.json", AnswerOpenApi, kExact},
-      {"GET", "/health", AnswerHealth, kExact, kIoThread},
-      {"GET", "/ready", AnswerReady, kExact, kIoThread},
-      {"GET", "/ping", AnswerPing, kExact, kIoThread},
-      {"POST", "/ping", AnswerPing, kExact, kIoThread},
-      {"GET", "/version", AnswerVersion, kExact, kIoThread},
+      {"GET", "/health", AnswerHealth, kExact, kIoThread, kBoth, kOpen},
+      {"GET", "/ready", AnswerReady, kExact, kIoThread, kBoth, kOpen},
+      {"GET", "/ping", AnswerPing, kExact, kIoThread, kPublic, kOpen},
+      {"POST", "/ping", AnswerPing, kExact, kIoThread, kPublic, kOpen},
+      {"GET", "/version", AnswerVersion, kExact, kIoThread, kPublic, kOpen},
       {"GET", "/load", AnswerLoad, kExact, kIoThread},
-      {"GET", "/metrics", AnswerMetrics, kExact, kIoThread},
-      {"GET", "/debug/trace", AnswerTrace, kExact, kIoThread, true},
-      {"GET", "/debug/kv", AnswerKvTables, kExact, kIoThread, true},
+      {"GET", "/metrics", AnswerMetrics, kExact, kIoThread, kBoth, kOpen},
+      {"GET", "/debug/trace", AnswerTrace, kExact, kIoThread, kAdmin},
+      {"GET", "/debug/kv", AnswerKvTables, kExact, kIoThread, kAdmin},
   };
   return routes;
 }
 
-RouteMatch FindRoute(std::string_view method, std::string_view path, bool with_debug) {
+namespace {
+
+bool Has(Door door, const Route& route) {
+  if (route.doors == OnDoors::kBoth) return true;
+  return route.doors == OnDoors::kPublic ? door == Door::kPublic : door == Door::kAdmin;
+}
+
+}  // namespace
+
+RouteMatch FindRoute(std::string_view method, std::string_view path, Door door) {
   RouteMatch match;
   if (EscapesALetter(path)) return match;
   const std::string api = ApiPath(path);
   for (const Route& route : Routes()) {
-    if (!Matches(route, path, api) || (route.is_debug && !with_debug)) continue;
+    if (!Matches(route, path, api) || !Has(door, route)) continue;
     if (match.path.empty()) match.path = route.path;
     match.methods.append(match.methods.empty() ? "" : ", ").append(route.method);
     if (route.method == method) match.route = &route;

@@ -24,13 +24,21 @@ enum class Spelling {
   kExact,
 };
 
+// Which HTTP doors have an endpoint.
+enum class OnDoors {
+  kPublic,
+  kBoth,
+  kAdmin,  // and there only where GatewayOptions::trace is; a key for it has `admin`
+};
+
 struct Route {
   std::string_view method;
   std::string_view path;  // without "/v1"; a "*" stands for a name, the rest where it is last: "/models/*"
   Endpoint endpoint;
   Spelling spelling = Spelling::kApi;
   AnsweredOn thread = AnsweredOn::kHandlerThread;
-  bool is_debug = false;  // there only where GatewayOptions::trace is
+  OnDoors doors = OnDoors::kPublic;
+  bool is_open = false;  // without a key, where others need one
 };
 
 const std::vector<Route>& Routes();
@@ -42,6 +50,7 @@ struct RouteMatch {
   std::string methods;           // that the path has, "GET, POST"; "": no such path
   std::string_view path;         // of the endpoint, whatever its methods; "": no such path
 };
-RouteMatch FindRoute(std::string_view method, std::string_view path, bool with_debug = false);
+enum class Door { kPublic, kAdmin, kAdminWithoutDebug };
+RouteMatch FindRoute(std::string_view method, std::string_view path, Door door = Door::kPublic);
 
 }  // namespace tramontane

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "server/access/doorkeeper.h"
 #include "server/api/shared/api_error.h"
 #include "server/api/shared/request_timeout.h"
 #include "server/api/shared/timing.h"
@@ -161,6 +162,21 @@ Answer CheckTiming(const Arrival& arrival) {
 // From the outside to the inside: a stage may rely on those above it.
 constexpr std::array kStages = {CheckHost,     CheckOrigin,    CheckPath,    AnswerPreflight, CheckMethod,
                                 CheckDraining, CheckMediaType, CheckTimeout, CheckTiming};
+constexpr size_t kStagesBeforeKeys = 5;
+
+// All fields of that name, as one list.
+std::string Joined(const HttpRequest& request, std::string_view wanted) {
+  std::string list;
+  for (const auto& [name, value] : request.headers) {
+    if (name == wanted) list.append(list.empty() ? "" : ", ").append(value);
+  }
+  return list;
+}
+
+std::string_view HeaderOf(const HttpRequest& request, std::string_view name) {
+  const std::string* value = request.Header(name);
+  return value == nullptr ? std::string_view() : std::string_view(*value);
+}
 
 }  // namespace
 
@@ -169,6 +185,34 @@ std::optional<HttpResponse> PassStages(const Arrival& arrival) {
     if (Answer answer = stage(arrival)) return answer;
   }
   return std::nullopt;
+}
+
+std::optional<HttpResponse> IdentifyCaller(const Arrival& arrival, Caller* caller) {
+  const HttpRequest& request = arrival.request;
+  const std::string forwarded_for = Joined(request, "x-forwarded-for");
+  const Credentials credentials = {.address = request.peer,
+                                   .forwarded_for = forwarded_for,
+                                   .authorization = HeaderOf(request, "authorization"),
+                                   .api_key = HeaderOf(request, "x-api-key"),
+                                   .tramontane_caller = HeaderOf(request, kTramontaneCallerKey)};
+  const Doorkeeper& doorkeeper = *arrival.options.doorkeeper;
+  const Route* route = arrival.match.route;
+  const bool is_refused_before =
+      std::any_of(kStages.begin(), kStages.begin() + kStagesBeforeKeys,
+                  [&arrival](const auto& stage) { return stage(arrival).has_value(); });
+  const bool is_metrics = route != nullptr && route->path == "/metrics";
+  const bool needs_no_key =
+      is_refused_before || (route->is_open && !(is_metrics && arrival.options.protect_metrics));
+  if (needs_no_key) {
+    *caller = doorkeeper.ByAddress(credentials, Caller::Door::kHttp);
+    return std::nullopt;
+  }
+  const RpcError error = doorkeeper.Identify(credentials, Caller::Door::kHttp, caller);
+  if (!error.ok()) return ErrorResponse(ToApiError(error));
+  const bool lacks_right = route->doors == OnDoors::kAdmin && caller->key != nullptr && !caller->key->admin;
+  if (!lacks_right) return std::nullopt;
+  return RefusedAtStage(403, "admin_only",
+                        "the key \"" + caller->key->name + "\" has no right to " + request.path);
 }
 
 HttpHeaders CorsHeaders(const GatewayOptions& options, const HttpRequest& request) {

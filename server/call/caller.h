@@ -2,18 +2,22 @@
 // it. A plain value.
 #pragma once
 
+#include <memory>
 #include <string>
 
 namespace tramontane {
 
+struct ApiKey;
+
 struct Caller {
   enum class Door { kGrpc, kHttp, kProgram };
 
-  // What limits, sessions and request ids go by: the share of the address (AddressShare). Two callers of one
-  // identity are one.
+  // What limits, sessions and request ids go by: the key's name, else the share of the address
+  // (AddressShare), or what a gateway says of its own callers. Two callers of one identity are one.
   std::string identity;
   std::string address;  // of the peer, without a port; "unix"
   Door door = Door::kProgram;
+  std::shared_ptr<const ApiKey> key = {};  // null: none are configured
 };
 
 }  // namespace tramontane

@@ -17,6 +17,8 @@ void AddKvCommand(CLI::App& app, RunCommand* run);
 void AddPerplexityCommand(CLI::App& app, RunCommand* run);
 void AddQuantizeCommand(CLI::App& app, RunCommand* run);
 void AddTuneCommand(CLI::App& app, RunCommand* run);
+void AddHealthCommand(CLI::App& app, RunCommand* run);
+void AddKeysCommand(CLI::App& app, RunCommand* run);
 void AddBenchCommand(CLI::App& app, RunCommand* run);
 void AddSimulateCommand(CLI::App& app, RunCommand* run);
 void AddVersionCommand(CLI::App& app, RunCommand* run);

@@ -16,6 +16,7 @@
 #include "server/api/gateway.h"
 #include "server/base/host_port.h"
 #include "server/commands/commands.h"
+#include "server/commands/key_settings.h"
 #include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
@@ -37,7 +38,8 @@ struct GatewayArguments {
 
 // Those of `serve` that mean something here: HTTP's, and how to stop and log.
 bool MeansSomethingHere(std::string_view key) {
-  constexpr std::array<std::string_view, 6> kOthers = {"any_model",     "strict_fields", "drain_delay",
+  constexpr std::array<std::string_view, 9> kOthers = {"api_keys",      "trusted_proxy", "protect_metrics",
+                                                       "any_model",     "strict_fields", "drain_delay",
                                                        "drain_timeout", "log_level",     "log_format"};
   return key.starts_with("http_") || std::find(kOthers.begin(), kOthers.end(), key) != kOthers.end();
 }
@@ -71,7 +73,7 @@ std::vector<std::string> EffectiveGatewayConfig(const GatewayArguments& argument
   return problems;
 }
 
-GatewayOptions GatewayOptionsOf(const ServeConfig& config) {
+GatewayOptions GatewayOptionsOf(const ServeConfig& config, std::shared_ptr<const Doorkeeper> doorkeeper) {
   GatewayOptions options;
   options.address = config.http_address;
   options.version = TRAMONTANE_VERSION;
@@ -80,6 +82,8 @@ GatewayOptions GatewayOptionsOf(const ServeConfig& config) {
   options.io_threads = static_cast<int32_t>(config.http_io_threads);
   options.handler_threads = static_cast<int32_t>(config.http_handler_threads);
   options.limits = HttpLimitsOf(config);
+  options.doorkeeper = std::move(doorkeeper);
+  options.protect_metrics = config.protect_metrics;
   options.any_model = config.any_model;
   options.on_answer = LogAnswer;
   options.strict_fields = config.strict_fields == "on";
@@ -97,8 +101,12 @@ bool WaitForBackend(const RemoteClient& client) {
 
 Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& config, StartGuard& starting) {
   RemoteClient client({.backends = arguments.backends});
-  GatewayOptions options = GatewayOptionsOf(config);
-  options.metrics = [&client] { return GatewayMetricsText(client.backends(), DroppedLogLines()); };
+  TM_ASSIGN_OR_RETURN(const KeptDoors doors, OpenDoors(config));
+  GatewayOptions options = GatewayOptionsOf(config, doors.doorkeeper);
+  options.metrics = [&client] {
+    return GatewayMetricsText(client.backends(),
+                              {.dropped_log_lines = DroppedLogLines(), .reloads = ReloadCounts()});
+  };
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<Gateway> gateway, Gateway::Start(std::move(options), client));
   // A server may also come later: until then /ready says 503.
   if (!WaitForBackend(client)) spdlog::warn("no server is up yet");

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/commands/client_key.h"
 #include "server/commands/commands.h"
 #include "server/commands/local_generate.h"
 #include "server/commands/setting_flags.h"
@@ -19,6 +20,7 @@ namespace {
 struct GenerateOptions {
   std::string prompt;
   std::string address = "127.0.0.1:50051";
+  std::string api_key_file = {};
   std::string local;       // folder; used when has_local
   GivenSettings settings;  // of the local model
   bool has_local = false;
@@ -108,8 +110,8 @@ int Run(const GenerateOptions& options) {
   if (options.has_local) {
     status = GenerateLocally(std::move(config), request, on_event);
   } else {
-    GrpcClient client(options.address);
-    status = client.Generate(request, on_event);
+    const StatusOr<std::string> key = ClientKey(options.api_key_file);
+    status = key.ok() ? GrpcClient(options.address, *key).Generate(request, on_event) : key.status();
   }
   if (!ends_with_newline) std::fputc('\n', stdout);
   if (status.ok() && !choice_error.empty()) status = Internal(choice_error);
@@ -138,6 +140,7 @@ void AddGenerateCommand(CLI::App& app, RunCommand* run) {
   const auto says_what_the_model_is = [](std::string_view key) {
     return key == "model_format" || key == "tokenizer" || key == "chat_format" || key == "linear";
   };
+  AddApiKeyFlag(&options->api_key_file, command);
   AddSettingFlags(says_what_the_model_is, &options->settings, command);
   command->add_option("--system", options->system, "system prompt");
   command->add_flag("--raw", options->raw, "continue PROMPT as text instead of answering it as a chat");

@@ -1,4 +1,4 @@
-// tramontane: one binary, eleven subcommands.
+// tramontane: one binary, thirteen subcommands.
 #include "kernels/core/nearest_name.h"
 #include "server/commands/commands.h"
 #include "server/setup/embedded_model.h"
@@ -43,6 +43,8 @@ int main(int argc, char** argv) {
   tramontane::AddPerplexityCommand(app, &run);
   tramontane::AddQuantizeCommand(app, &run);
   tramontane::AddTuneCommand(app, &run);
+  tramontane::AddHealthCommand(app, &run);
+  tramontane::AddKeysCommand(app, &run);
   tramontane::AddBenchCommand(app, &run);
   tramontane::AddSimulateCommand(app, &run);
   tramontane::AddVersionCommand(app, &run);

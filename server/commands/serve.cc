@@ -13,6 +13,7 @@
 
 #include "models/opened_model.h"
 #include "server/commands/commands.h"
+#include "server/commands/key_settings.h"
 #include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
@@ -65,6 +66,7 @@ std::vector<std::string> EffectiveServeConfig(const ServeArguments& arguments, S
 
 // What is served, in the order in which it is made. Outlives the server.
 struct LoadedModel {
+  KeptDoors doors;
   ModelSource source;
   SteadyClock clock;
   Device device;
@@ -141,7 +143,8 @@ void LogServerLimits(const ServerOptions& options) {
       "of more the idle one used longest ago goes; where all are in use one more is refused");
 }
 
-ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& limits) {
+ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& limits,
+                              std::shared_ptr<const Doorkeeper> doorkeeper) {
   ServerOptions options;
   options.grpc_address = config.grpc_address;
   if (config.http_address != "off") options.http_address = config.http_address;
@@ -151,7 +154,9 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
   options.http_handler_threads = static_cast<int32_t>(config.http_handler_threads);
   options.http_limits = HttpLimitsOf(config);
   options.step_timeout = config.step_timeout;
-  options.debug = config.debug;
+  if (config.admin_address != "off") options.admin_address = config.admin_address;
+  options.doorkeeper = std::move(doorkeeper);
+  options.protect_metrics = config.protect_metrics;
   options.any_model = config.any_model;
   options.strict_fields = config.strict_fields == "on";
   options.field_limits = FieldLimitsOf(limits, ConstraintLimitsOf(config));
@@ -181,7 +186,7 @@ StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* l
     spdlog::info("running on the CPU: {}", loaded->device.why_not_cuda);
   }
   TM_ASSIGN_OR_RETURN(EngineHostOptions options, MakeHostOptions(config, opened, backend));
-  const ServerOptions server_options = ServerOptionsOf(config, options.limits);
+  const ServerOptions server_options = ServerOptionsOf(config, options.limits, loaded->doors.doorkeeper);
   TM_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(server_options));
 
   if (!config.tuning_cache.empty()) {
@@ -257,6 +262,7 @@ ServedModel ServedModelOf(const ServeConfig& config, const LoadedModel& loaded) 
 void PrintReady(const Server& server) {
   nlohmann::json ready = {{"grpc", server.grpc_address()}};
   if (!server.http_address().empty()) ready["http"] = server.http_address();
+  if (!server.admin_address().empty()) ready["admin"] = server.admin_address();
   std::printf("ready %s\n", ready.dump().c_str());
   std::fflush(stdout);
 }
@@ -276,6 +282,7 @@ Status Serve(const ServeConfig& config, StartGuard& starting) {
     TM_ASSIGN_OR_RETURN(trace_file, TraceFile::Open(config.trace_file));
   }
   LoadedModel loaded;
+  TM_ASSIGN_OR_RETURN(loaded.doors, OpenDoors(config));
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server, LoadUnlessStopped(config, &loaded));
   server->Serve(ServedModelOf(config, loaded));
   if (trace_file != nullptr) trace_file->Record(server->StartTrace());

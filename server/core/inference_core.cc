@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/access/api_key.h"
 #include "server/answers/tool_choice.h"
 #include "server/core/model_info.h"
 #include "server/core/served_call.h"
@@ -282,6 +283,25 @@ RpcError InferenceCore::RestoreSession(const Serving& serving, const v1::Restore
   return {};
 }
 
+RpcError InferenceCore::CheckMayUse(const Caller& caller, const ServedModel& model) {
+  const auto may_use = [&caller](const std::string& name) { return caller.key->MayUse(name); };
+  if (caller.key == nullptr || std::any_of(model.names.begin(), model.names.end(), may_use)) return {};
+  RpcError error =
+      ToRpcError(Status(StatusCode::kPermissionDenied,
+                        "the key \"" + caller.key->name + "\" is not for the model that is served"));
+  error.reason = "MODEL_NOT_ALLOWED";
+  return error;
+}
+
+namespace {
+
+// A later call of a request that was taken is part of it.
+const ApiKey* CountedKey(const ServedCall& call) {
+  return call.continues() ? nullptr : call.caller().key.get();
+}
+
+}  // namespace
+
 RpcError InferenceCore::AddStream(ServedCall* call) {
   std::lock_guard lock(streams_mutex_);
   if (stopping_ || (draining_ && !call->continues())) return DrainingError();
@@ -289,6 +309,7 @@ RpcError InferenceCore::AddStream(ServedCall* call) {
     return BusyError("TOO_MANY_STREAMS", "the server has " + std::to_string(max_streams_) +
                                              " open streams, its limit (max_streams)");
   }
+  if (RpcError error = key_requests_.Begin(CountedKey(*call)); !error.ok()) return error;
   open_streams_.insert(call);
   return {};
 }
@@ -296,6 +317,7 @@ RpcError InferenceCore::AddStream(ServedCall* call) {
 void InferenceCore::RemoveStream(ServedCall* call) {
   std::lock_guard lock(streams_mutex_);
   open_streams_.erase(call);
+  key_requests_.End(CountedKey(*call));
   if (open_streams_.empty()) streams_changed_.notify_all();
 }
 

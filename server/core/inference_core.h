@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "server/access/key_concurrency.h"
 #include "server/base/held_bytes.h"
 #include "server/call/caller.h"
 #include "server/call/rpc_error.h"
@@ -134,6 +135,9 @@ class InferenceCore {
   RpcError RestoreSession(const Serving& serving, const v1::RestoreSessionRequest& request,
                           v1::RestoreSessionResponse* response);
 
+  // PERMISSION_DENIED: the caller's key is not for the model that is served here.
+  static RpcError CheckMayUse(const Caller& caller, const ServedModel& model);
+
   // ---- for ServedCall ----
 
   RpcError AddStream(ServedCall* call);  // not OK: as many are open as may be, or no more are taken
@@ -155,6 +159,8 @@ class InferenceCore {
   std::atomic<const Serving*> serving_{nullptr};
   std::atomic<bool> draining_{false};
   std::atomic<bool> stopping_{false};
+
+  KeyConcurrency key_requests_;
 
   mutable std::mutex streams_mutex_;  // guards the next two
   std::condition_variable streams_changed_;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "server/access/api_key.h"
 #include "server/base/request_id.h"
 
 namespace tramontane {
@@ -58,6 +59,7 @@ RpcError ServedCall::Open() {
     const std::chrono::nanoseconds left = *options_.deadline - std::chrono::steady_clock::now();
     deadline_ns_ = std::max<int64_t>(1, received_ns_ + left.count());
   }
+  if (RpcError error = InferenceCore::CheckMayUse(caller_, serving_->model); !error.ok()) return error;
   RpcError error = core_.AddStream(this);
   counted_ = error.ok();
   return error;
@@ -90,6 +92,8 @@ RpcError ServedCall::Admit(const v1::ScoreCandidatesRequest& proto, std::functio
 
 RpcError ServedCall::Submit(Request request, bool is_chat, std::function<void()> on_ready) {
   request.id = request_id_;
+  const bool has_salt = caller_.key != nullptr && !caller_.key->salt.empty();
+  if (has_salt) request.cache_salt = caller_.key->salt + '\n' + request.cache_salt;
   request.received_ns = received_ns_;
   request.tokenized_ns = serving_->model.clock->NowNs();
   request.deadline_ns = deadline_ns_;

@@ -18,6 +18,10 @@ UnaryCall Row(UnaryThread thread, Answer answer) {
           .thread = thread,
           .answer = [answer](const Context& context, const UnaryCall::Message& request,
                              UnaryCall::Message* response) -> RpcError {
+            if constexpr (requires(const Request& asked) { asked.model(); }) {
+              RpcError error = InferenceCore::CheckMayUse(context.caller, context.serving.model);
+              if (!error.ok()) return error;
+            }
             return answer(context, static_cast<const Request&>(request),
                           static_cast<ResponseTo<Request>*>(response));
           }};

@@ -1,6 +1,7 @@
 #include "server/http/connection.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "server/base/request_id.h"
 #include "server/http/exchange.h"
@@ -91,6 +92,7 @@ void Connection::ParseInput(std::string_view bytes) {
     case RequestInput::State::kWhole:
       return Dispatch();
     case RequestInput::State::kIncomplete:
+      if (input_.TakeHeader() && AnswersHeader()) return;
       if (!input_.TakeContinue()) return;
       output_.Append("HTTP/1.1 100 Continue\r\n\r\n");
       return Flush();
@@ -106,16 +108,37 @@ void Connection::Name(HttpRequest* request) const {
   request->on_loopback = shared_->on_loopback;
 }
 
+// True: its header was answer enough, and the connection ends with it.
+bool Connection::AnswersHeader() {
+  if (!shared_->options.on_header) return false;
+  HttpRequest header = input_.header();
+  Name(&header);
+  std::optional<HttpResponse> response = shared_->options.on_header(&header);
+  attached_ = std::move(header.attached);
+  if (!response) return false;
+  input_.Drop();
+  Enter(Phase::kAnswering);
+  answer_ = {.number = answer_.number + 1,
+             .framing = {.request_id = header.request_id, .is_head = header.method == "HEAD"}};
+  Respond(answer_.number, *std::move(response));
+  return true;
+}
+
 void Connection::Dispatch() {
+  const bool is_new = input_.TakeHeader() && shared_->options.on_header != nullptr;
   ArrivedRequest arrived = input_.Take();
   arrived.request.whole_ns = thread_->NowNs();
   Name(&arrived.request);
+  arrived.request.attached = std::exchange(attached_, nullptr);
+  std::optional<HttpResponse> response;
+  if (is_new) response = shared_->options.on_header(&arrived.request);
   answer_ = {.number = answer_.number + 1,
              .framing = {.request_id = arrived.request.request_id,
                          .is_head = arrived.request.method == "HEAD",
                          .is_chunked = arrived.is_http_1_1,
                          .keep_alive = arrived.keep_alive && !is_over_limit_}};
   Enter(Phase::kAnswering);
+  if (response) return Respond(answer_.number, *std::move(response));
   const auto exchange = std::make_shared<ConnectionExchange>(
       shared_from_this(), answer_.number, std::move(arrived.request), std::move(arrived.held));
   answer_.exchange = exchange;

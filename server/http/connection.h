@@ -112,6 +112,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnInputEnd();
   void ParseInput(std::string_view bytes);
   void Dispatch();
+  bool AnswersHeader();
   void Refuse(const HttpRefusal& refusal);
   void Name(HttpRequest* request) const;
 
@@ -138,6 +139,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<ConnectionThread::Place> place_;  // in line(), of those that can make room
 
   RequestInput input_;
+  std::shared_ptr<const void> attached_;  // to the request that comes, by its header
   bool waiting_for_input_ = false;
   bool input_ended_ = false;  // the client has shut down its side
 

@@ -34,6 +34,8 @@ bool RequestInput::Hold() {
   return true;
 }
 
+bool RequestInput::TakeHeader() { return parser_.header_done() && !std::exchange(header_taken_, true); }
+
 bool RequestInput::TakeContinue() {
   return parser_.expects_continue() && !std::exchange(continue_taken_, true);
 }
@@ -44,7 +46,7 @@ ArrivedRequest RequestInput::Take() {
   request.first_byte_ns = first_byte_ns_;
   HeldBytes held = held_.Split(static_cast<int64_t>(request.body.size()));
   parser_ = HttpRequestParser(limits_);
-  continue_taken_ = false;
+  header_taken_ = continue_taken_ = false;
   held_.Set(static_cast<int64_t>(unparsed_.size()));
   return {.request = std::move(request),
           .held = std::move(held),

@@ -37,6 +37,8 @@ class RequestInput {
   State Parse(std::string_view bytes);
   const HttpRefusal& refusal() const { return refusal_; }         // REQUIRES: kRefused
   const HttpRequest& header() const { return parser_.header(); }  // as the parser's
+  // The whole header is here; true once.
+  bool TakeHeader();
   // The client waits to be told that it may go on; true once.
   bool TakeContinue();
   // REQUIRES: kWhole. What came behind it is read ahead.
@@ -62,6 +64,7 @@ class RequestInput {
   HeldBytes held_;        // for both
   HttpRefusal refusal_;
   int64_t first_byte_ns_ = 0;  // of the request that comes
+  bool header_taken_ = false;
   bool continue_taken_ = false;
 };
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "kernels/core/status.h"
@@ -28,6 +29,9 @@ struct HttpServerOptions {
   int32_t handler_threads = 1;
   HttpLimits limits = {};
   RefusalWriter write_refusal = PlainRefusal;
+  // Looks at a request once its header is whole, before its body is waited for, and may answer it or attach
+  // something to it. On its connection's io thread. Null: nobody looks.
+  std::function<std::optional<HttpResponse>(HttpRequest* header)> on_header = {};
 };
 
 class HttpServer {

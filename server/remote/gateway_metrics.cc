@@ -4,7 +4,7 @@
 
 namespace tramontane {
 
-std::string GatewayMetricsText(const std::vector<BackendState>& backends, int64_t dropped_log_lines) {
+std::string GatewayMetricsText(const std::vector<BackendState>& backends, const ProcessCounts& process) {
   MetricsPage page({});
   const auto add = [&](MetricsPage::Type type, const char* name, const char* help, const auto& value) {
     page.Family(type, name, help);
@@ -25,7 +25,7 @@ std::string GatewayMetricsText(const std::vector<BackendState>& backends, int64_
   add(MetricsPage::Type::Counter, "tramontane_backend_lost_calls_total",
       "Generate calls that ended because the server went away or took none.",
       [](const BackendState& backend) { return backend.lost_calls; });
-  AddLogs(dropped_log_lines, &page);
+  AddProcess(process, &page);
   return page.Text();
 }
 

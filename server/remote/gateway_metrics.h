@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "server/remote/remote_client.h"
+#include "server/watch/process_counts.h"
 
 namespace tramontane {
 
-std::string GatewayMetricsText(const std::vector<BackendState>& backends, int64_t dropped_log_lines);
+std::string GatewayMetricsText(const std::vector<BackendState>& backends, const ProcessCounts& process);
 
 }  // namespace tramontane

@@ -1,6 +1,12 @@
 #include "server/remote/grpc_client.h"
 
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <future>
+#include <utility>
+#include <vector>
 
 #include "server/remote/from_grpc_status.h"
 #include "tramontane/v1/inference.grpc.pb.h"
@@ -8,20 +14,24 @@
 namespace tramontane {
 
 struct GrpcClient::Impl {
+  std::shared_ptr<grpc::Channel> channel;
+  std::string api_key;
   std::unique_ptr<v1::Inference::Stub> stub;
 };
 
-GrpcClient::GrpcClient(const std::string& address) : impl_(std::make_unique<Impl>()) {
+GrpcClient::GrpcClient(const std::string& address, std::string api_key) : impl_(std::make_unique<Impl>()) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);  // prompt logprobs can be long
-  impl_->stub = v1::Inference::NewStub(
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  impl_->api_key = std::move(api_key);
+  impl_->channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  impl_->stub = v1::Inference::NewStub(impl_->channel);
 }
 
 GrpcClient::~GrpcClient() = default;
 
 Status GrpcClient::Generate(const v1::GenerateRequest& request, const OnEvent& on_event) {
   grpc::ClientContext context;
+  if (!impl_->api_key.empty()) context.AddMetadata("authorization", "Bearer " + impl_->api_key);
   const auto reader = impl_->stub->Generate(&context, request);
   v1::GenerateResponse event;
   bool wanted = true;
@@ -31,6 +41,28 @@ Status GrpcClient::Generate(const v1::GenerateRequest& request, const OnEvent& o
     if (!wanted) context.TryCancel();
   }
   return ToStatus(FromGrpcStatus(reader->Finish()));
+}
+
+// grpc.health.v1.Health/Check, whose messages are one field each: an empty request asks for the whole server,
+// and an answer is SERVING where its field 1 is 1.
+Status GrpcClient::CheckHealth(bool ready, int timeout_ms) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+  grpc::ByteBuffer request(nullptr, 0), response;
+  grpc::GenericStub stub(impl_->channel);
+  std::promise<grpc::Status> done;
+  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,
+                 [&done](grpc::Status status) { done.set_value(std::move(status)); });
+  const grpc::Status status = done.get_future().get();
+  if (!status.ok()) return Unavailable(status.error_message());
+  std::vector<grpc::Slice> slices;
+  std::string bytes;
+  if (response.Dump(&slices).ok()) {
+    for (const grpc::Slice& slice : slices) bytes.append(slice.begin(), slice.end());
+  }
+  constexpr char kServing[] = {0x08, 0x01};
+  const bool is_serving = bytes == std::string(kServing, sizeof kServing);
+  return is_serving || !ready ? Status() : Unavailable("it is not serving");
 }
 
 }  // namespace tramontane

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "server/base/host_port.h"
+#include "server/base/peer_address.h"
 #include "server/setup/setting_kinds.h"
 
 namespace tramontane {
@@ -14,6 +15,11 @@ std::string NameFault(const std::string&) { return {}; }
 std::string OriginFault(const std::string& origin) {
   const bool is_one = origin == "*" || origin == "null" || HostOfOrigin(origin).has_value();
   return is_one ? "" : "must be SCHEME://HOST, with :PORT where it has one and nothing behind, or *";
+}
+
+std::string RangeFault(const std::string& range) {
+  const Status status = AddressRange::Parse(range).status();
+  return status.ok() ? "" : "must be an IP address, ADDRESS/BITS, or unix";
 }
 
 std::string HostFault(const std::string& name) {
@@ -46,6 +52,10 @@ const std::vector<Setting>& ServeSettings() {
               "where gRPC listens; port 0 picks a free one; unix:PATH: a socket of this machine"),
       Address("http_address", &C::http_address, "off",
               "where the OpenAI-style HTTP API listens; port 0 picks a free one; off: nowhere"),
+      Address("admin_address", &C::admin_address, "off",
+              "where /debug/*, /metrics, /health and /ready listen besides; beyond this machine /debug/* "
+              "needs an API "
+              "key with admin; off: nowhere"),
       List("http_cors_origin", &C::http_cors_origin, "ORIGIN[,ORIGIN]", OriginFault,
            "origins whose web pages may call the HTTP API besides those of this machine, * for any"),
       List("http_host", &C::http_host, "NAME[,NAME]", HostFault,
@@ -70,6 +80,13 @@ const std::vector<Setting>& ServeSettings() {
               "without a write to a stream, then a comment keeps it open; 0: none"),
       Seconds("http_last_words", &C::http_last_words, 0, 86400.0,
               "for the last answers of a stopping server to leave; then it hangs up"),
+      Text("api_keys", &C::api_keys, "FILE",
+           "JSON file of the API keys, of which each request needs one; read again when it changes, and on "
+           "SIGHUP; "
+           "empty: nobody needs a key"),
+      List("trusted_proxy", &C::trusted_proxy, "CIDR[,CIDR]", RangeFault,
+           "proxies whose X-Forwarded-For says who asks: addresses, ADDRESS/BITS, or unix"),
+      Switch("protect_metrics", &C::protect_metrics, "GET /metrics needs an API key too"),
       Switch("any_model", &C::any_model, "HTTP takes any model's name for the one that is served"),
       OneOf("strict_fields", &C::strict_fields, {"on", "off"}, "on|off",
             "HTTP refuses fields that it does not know; off: it takes them and lists them in the header "
@@ -167,8 +184,7 @@ const std::vector<Setting>& ServeSettings() {
       OneOf("log_level", &C::log_level, {"trace", "debug", "info", "warn", "error", "off"}, "LEVEL",
             "least level that is logged"),
       OneOf("log_format", &C::log_format, {"text", "json"}, "text|json", "text, or one JSON object a line"),
-      Switch("debug", &C::debug,
-             "HTTP has /debug/trace and /debug/kv; http_address must be a loopback address"),
+      Gone("debug", "use admin_address, as 127.0.0.1:8001: it has /debug/trace and /debug/kv"),
       Text("trace_file", &C::trace_file, "FILE",
            "every step and request goes there, as trace events that Perfetto opens; empty: nowhere"),
   };

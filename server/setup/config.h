@@ -45,6 +45,9 @@ struct ServeConfig {
   double http_write_timeout = static_cast<double>(HttpLimits{}.write_timeout_ms) / 1000;
   double http_silence = static_cast<double>(HttpLimits{}.silence_ms) / 1000;  // 0: no comments
   double http_last_words = static_cast<double>(HttpLimits{}.last_words_ms) / 1000;
+  std::string api_keys;                    // file; "": nobody needs a key
+  std::vector<std::string> trusted_proxy;  // whose X-Forwarded-For is believed
+  bool protect_metrics = false;
   bool any_model = false;
   std::string strict_fields = "on";  // on, off
   std::string device = "auto";       // auto, cpu, cuda
@@ -89,8 +92,8 @@ struct ServeConfig {
   double drain_timeout = 30.0;  // seconds
   std::string log_level = "info";
   std::string log_format = "text";
-  bool debug = false;
-  std::string trace_file;  // "": none
+  std::string admin_address = "off";  // HOST:PORT
+  std::string trace_file;             // "": none
 };
 
 // One setting: its JSON key (its flag is the same with dashes), what it means, and how to read and print it.
@@ -101,7 +104,7 @@ struct Setting {
   // Sets from text (a flag, or a JSON scalar's text). "" when fine, else what is wrong: "is 0, the least is
   // 1".
   std::function<std::string(ServeConfig&, std::string_view text)> set;
-  std::function<std::string(const ServeConfig&)> json;  // the value as JSON text
+  std::function<std::string(const ServeConfig&)> json;  // the value as JSON text; null: it has none any more
 };
 const std::vector<Setting>& ServeSettings();
 

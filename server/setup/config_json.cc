@@ -93,13 +93,13 @@ std::vector<std::string> ApplyConfigJson(std::string_view json_text, ServeConfig
 }
 
 std::string PrintConfig(const ServeConfig& config) {
-  std::string out = "{\n";
-  const std::vector<Setting>& settings = ServeSettings();
-  for (size_t i = 0; i < settings.size(); ++i) {
-    out += "  " + Quoted(settings[i].key) + ": " + settings[i].json(config);
-    out += i + 1 < settings.size() ? ",\n" : "\n";
+  std::string lines;
+  for (const Setting& setting : ServeSettings()) {
+    if (setting.json == nullptr) continue;
+    lines += lines.empty() ? "  " : ",\n  ";
+    lines += Quoted(setting.key) + ": " + setting.json(config);
   }
-  return out + "}\n";
+  return "{\n" + lines + "\n}\n";
 }
 
 }  // namespace tramontane

@@ -121,6 +121,14 @@ Setting Address(const char* key, std::string ServeConfig::* member, const char* 
           [member](const ServeConfig& config) { return Quoted(config.*member); }};
 }
 
+Setting Gone(const char* key, const char* instead) {
+  return {key, instead, kSwitch,
+          [instead](ServeConfig&, std::string_view text) {
+            return text == "false" ? "" : std::string("is no more: ") + instead;
+          },
+          nullptr};
+}
+
 // A comma-separated flag, a JSON list of strings or one string. `fault` says what is wrong with one: "must be
 // ...", or "".
 Setting List(const char* key, std::vector<std::string> ServeConfig::* member, const char* metavar,

@@ -118,13 +118,13 @@ void AddSteps(const EngineLoad& load, MetricsPage* page) {
 
 }  // namespace
 
-std::string ServerMetricsText(const ServedModel& model, int64_t dropped_log_lines) {
+std::string ServerMetricsText(const ServedModel& model, const ProcessCounts& process) {
   MetricsPage page({{"model_name", model.names[0]}});
   const EngineLoad load = model.engine->Load();
   AddRequests(*model.engine, load, &page);
   AddPages(*model.engine, load, &page);
   AddSteps(load, &page);
-  AddLogs(dropped_log_lines, &page);
+  AddProcess(process, &page);
   return page.Text();
 }
 

@@ -7,11 +7,12 @@
 #include <string>
 
 #include "server/call/served_model.h"
+#include "server/watch/process_counts.h"
 
 namespace tramontane {
 
 // Under the names that vLLM's dashboards and routers read, each with `model_name`, and our own
 // (tramontane_*). It counts what the engine did, so requests of both doors are in it.
-std::string ServerMetricsText(const ServedModel& model, int64_t dropped_log_lines);
+std::string ServerMetricsText(const ServedModel& model, const ProcessCounts& process);
 
 }  // namespace tramontane

@@ -42,10 +42,17 @@ prometheus::ClientMetric& MetricsPage::Add(Labels labels) {
   return metric;
 }
 
-void AddLogs(int64_t dropped_log_lines, MetricsPage* page) {
+void AddProcess(const ProcessCounts& counts, MetricsPage* page) {
   page->Family(MetricsPage::Type::Counter, "tramontane_dropped_log_lines_total",
                "Log lines that standard error did not take in time.");
-  page->Value(dropped_log_lines);
+  page->Value(counts.dropped_log_lines);
+  if (counts.reloads.empty()) return;
+  page->Family(MetricsPage::Type::Counter, "tramontane_reload_total",
+               "Files that had changed, by whether their new content is in force.");
+  for (const ReloadCount& reload : counts.reloads) {
+    page->Value(reload.taken, {{"what", reload.what}, {"outcome", "taken"}});
+    page->Value(reload.failed, {{"what", reload.what}, {"outcome", "failed"}});
+  }
 }
 
 }  // namespace tramontane

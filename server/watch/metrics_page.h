@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/output_metrics.h"
+#include "server/watch/process_counts.h"
 
 namespace tramontane {
 
@@ -37,6 +38,6 @@ class MetricsPage {
 };
 
 // What both pages tell of this process.
-void AddLogs(int64_t dropped_log_lines, MetricsPage* page);
+void AddProcess(const ProcessCounts& counts, MetricsPage* page);
 
 }  // namespace tramontane

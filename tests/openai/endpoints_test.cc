@@ -249,8 +249,8 @@ TEST(Spec, DescribesEveryRouteAndNoOther) {
       return route.method == upper(operation.method) && route.path == path(operation.path, route.spelling);
     })) << operation.path;
   }
-  const auto debug_routes =
-      std::count_if(Routes().begin(), Routes().end(), [](const Route& route) { return route.is_debug; });
+  const auto debug_routes = std::count_if(Routes().begin(), Routes().end(),
+                                          [](const Route& route) { return route.doors == OnDoors::kAdmin; });
   EXPECT_EQ(Operations().size() + static_cast<size_t>(debug_routes), Routes().size());
 }
 

@@ -188,7 +188,8 @@ TEST(CommandLineTest, AGgufFormatSaysTheNumbersAndWhatSharesAScale) {
 TEST(CommandLineTest, FlagsOverrideTheFileInPrintConfig) {
   TempFolder folder;
   const std::string file = folder.path() + "/config.json";
-  std::ofstream(file) << R"({"max_sequences": 3, "page_size": 8, "any_model": true, "debug": true})";
+  std::ofstream(file)
+      << R"({"max_sequences": 3, "page_size": 8, "any_model": true, "protect_metrics": true})";
   Program serve({"serve", "--config", file, "--page-size", "32", "--any-model=false", "--print-config"});
   EXPECT_EQ(serve.Wait(), 0) << serve.err();
   const auto json = nlohmann::json::parse(serve.out(), nullptr, false);
@@ -196,7 +197,7 @@ TEST(CommandLineTest, FlagsOverrideTheFileInPrintConfig) {
   EXPECT_EQ(json["max_sequences"], 3);
   EXPECT_EQ(json["page_size"], 32);
   EXPECT_EQ(json["any_model"], false);
-  EXPECT_EQ(json["debug"], true);
+  EXPECT_EQ(json["protect_metrics"], true);
 }
 
 TEST(CommandLineTest, AWrongCommandLineEndsWithStatusTwoAndSaysWhatWasMeant) {
@@ -211,7 +212,8 @@ TEST(CommandLineTest, AWrongCommandLineEndsWithStatusTwoAndSaysWhatWasMeant) {
       {{"gateway", "--backend", "http://127.0.0.1:1"},
        "--backend is \"http://127.0.0.1:1\", it must be HOST:PORT"},
       {{"gateway", "--backend", "127.0.0.1:1,127.0.0.1:1"}, "--backend is \"127.0.0.1:1\" twice"},
-      {{"serve", "--debug=maybe"}, "--debug is \"maybe\", it must be true or false"},
+      {{"serve", "--any-model=maybe"}, "--any-model is \"maybe\", it must be true or false"},
+      {{"serve", "--debug"}, "--debug is no more: use admin_address"},
       {{}, "A subcommand is required"}};
   for (const auto& [arguments, said] : wrong) {
     Program program(arguments);

@@ -329,7 +329,7 @@ void StormCaller::AskUnary() {
     }
     default:
       if (core_.serving() == nullptr) return;
-      EXPECT_NE(ServerMetricsText(core_.serving()->model, 0), "");
+      EXPECT_NE(ServerMetricsText(core_.serving()->model, {}), "");
   }
 }
 

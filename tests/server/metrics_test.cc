@@ -15,9 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string Text(const ScriptedServer& server) {
-  return ServerMetricsText(server.served(), /*dropped_log_lines=*/0);
-}
+std::string Text(const ScriptedServer& server) { return ServerMetricsText(server.served(), {}); }
 
 TEST(Metrics, CountTheRequestsOfBothDoors) {
   ScriptedServer server;
@@ -179,20 +177,23 @@ TEST(Metrics, CountWhatContextPoliciesDiscard) {
 }
 
 TEST(Metrics, OfTheGatewayTellItsServers) {
-  const std::string text = GatewayMetricsText({{.address = "a:1",
-                                                .up = true,
-                                                .open_calls = 3,
-                                                .others_calls = 2,
-                                                .started_calls = 9,
-                                                .lost_calls = 1},
-                                               {.address = "b:1"}},
-                                              /*dropped_log_lines=*/7);
+  const std::string text =
+      GatewayMetricsText({{.address = "a:1",
+                           .up = true,
+                           .open_calls = 3,
+                           .others_calls = 2,
+                           .started_calls = 9,
+                           .lost_calls = 1},
+                          {.address = "b:1"}},
+                         {.dropped_log_lines = 7, .reloads = {{.what = "keys", .taken = 2, .failed = 1}}});
   for (const char* line : {
            "tramontane_backend_up{backend=\"a:1\"} 1\n",
            "tramontane_backend_up{backend=\"b:1\"} 0\n",
            "tramontane_backend_open_calls{backend=\"a:1\"} 3\n",
            "# TYPE tramontane_backend_lost_calls_total counter\n",
            "tramontane_dropped_log_lines_total 7\n",
+           "tramontane_reload_total{what=\"keys\",outcome=\"taken\"} 2\n",
+           "tramontane_reload_total{what=\"keys\",outcome=\"failed\"} 1\n",
            "tramontane_backend_lost_calls_total{backend=\"a:1\"} 1\n",
        }) {
     EXPECT_THAT(text, HasSubstr(line));

@@ -35,7 +35,7 @@ constexpr int64_t kMinuteMs = 60'000;
 ScriptedServerOptions WithHttp(bool debug = false) {
   ScriptedServerOptions options;
   options.server.http_address = "127.0.0.1:0";
-  options.server.debug = debug;
+  if (debug) options.server.admin_address = "127.0.0.1:0";
   return options;
 }
 
@@ -149,7 +149,7 @@ Traced ExpectTrace(const std::string& text) {
 
 TEST(Trace, OverHttpWhereItIsAskedForAtStart) {
   ScriptedServer server(WithHttp(/*debug=*/true));
-  HttpTestClient client(server.server().http_address());
+  HttpTestClient client(server.server().admin_address());
   ASSERT_TRUE(client.Send(HttpGet("/debug/trace?seconds=1")));
   // Recording has begun when the header is out.
   std::string reply = client.ReadUntil("\r\n\r\n");
@@ -175,7 +175,7 @@ TEST(Trace, WithoutDebugThereIsNoSuchPath) {
 TEST(KvTables, OfWhatRunsAndOfAnIdleServer) {
   ScriptedServer server(WithHttp(/*debug=*/true));
   const auto ask = [&] {
-    const HttpReply reply = Fetch(server.server().http_address(), HttpGet("/debug/kv"));
+    const HttpReply reply = Fetch(server.server().admin_address(), HttpGet("/debug/kv"));
     EXPECT_EQ(reply.status, 200) << reply.body;
     return EventsJson::parse(reply.body, nullptr, false);
   };
@@ -208,20 +208,26 @@ TEST(KvTables, OfWhatRunsAndOfAnIdleServer) {
   stream.ReadAll();
 }
 
-TEST(Trace, DebugIsRefusedWhereOthersCouldAsk) {
-  ServerOptions options;
-  options.grpc_address = "127.0.0.1:0";
-  options.debug = true;
-  const Status without_http = Server::Start(options).status();
-  EXPECT_EQ(without_http.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(without_http.message(), HasSubstr("http_address is off"));
-  for (const char* address : {"0.0.0.0:0", "[::]:0", "192.0.2.1:0"}) {
-    options.http_address = address;
-    const Status refused = Server::Start(options).status();
-    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << address;
-    EXPECT_THAT(refused.message(),
-                HasSubstr(std::string("\"") + address + "\": it must be a loopback address"));
+TEST(Trace, TheAdminDoorHasProbesAndDebugAloneAndTheOtherOneNeither) {
+  ScriptedServer server(WithHttp(/*debug=*/true));
+  const std::string admin = server.server().admin_address(), open = server.server().http_address();
+  for (const char* path : {"/health", "/ready", "/metrics", "/debug/kv"}) {
+    EXPECT_EQ(Fetch(admin, HttpGet(path)).status, 200) << path;
   }
+  for (const char* path : {"/v1/models", "/version", "/v1/sessions"}) {
+    EXPECT_EQ(Fetch(admin, HttpGet(path)).status, 404) << path;
+  }
+  EXPECT_EQ(Fetch(open, HttpGet("/debug/kv")).status, 404);
+}
+
+TEST(Trace, DebugIsNotThereWhereOthersCouldAsk) {
+  ScriptedServerOptions options = WithHttp();
+  options.server.admin_address = "0.0.0.0:0";
+  ScriptedServer server(options);
+  const std::string& address = server.server().admin_address();
+  const std::string local = "127.0.0.1" + address.substr(address.rfind(':'));
+  EXPECT_EQ(Fetch(local, HttpGet("/debug/kv")).status, 404);
+  EXPECT_EQ(Fetch(local, HttpGet("/health")).status, 200);
 }
 
 TEST(Trace, GoesToAFileUntilTheEnd) {

@@ -77,7 +77,9 @@ Json ModelJson(const std::string& name, const v1::GetModelResponse& model) {
 void AnswerModels(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   context.client.Ask(CallerOf(*exchange), v1::GetModelRequest(),
                      [exchange](const RpcError& error, const v1::GetModelResponse& model) {
-                       if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+                       const bool is_hidden = error.code == StatusCode::kPermissionDenied;
+                       if (!error.ok() && !is_hidden)
+                         return exchange->Respond(ErrorResponse(ToApiError(error)));
                        Json data = Json::array();
                        for (const std::string& name : model.names()) data.push_back(ModelJson(name, model));
                        RespondWith(*exchange, {{"object", "list"}, {"data", std::move(data)}});

@@ -18,6 +18,7 @@ constexpr Mapping kMappings[] = {
     {StatusCode::kInvalidArgument, 400, "invalid_request_error"},
     {StatusCode::kOutOfRange, 400, "invalid_request_error"},
     {StatusCode::kFailedPrecondition, 400, "invalid_request_error"},
+    {StatusCode::kUnauthenticated, 401, "authentication_error"},
     {StatusCode::kPermissionDenied, 403, "permission_error"},
     {StatusCode::kNotFound, 404, "invalid_request_error"},
     {StatusCode::kAlreadyExists, 409, "invalid_request_error"},
@@ -106,6 +107,7 @@ HttpResponse ErrorResponse(const ApiError& error) {
   HttpResponse response;
   response.status = error.status;
   AddRetryAfter(error.retry_after_ms, &response.headers);
+  if (error.status == 401) response.headers.emplace_back("www-authenticate", "Bearer");
   response.body = ErrorJson(error);
   return response;
 }

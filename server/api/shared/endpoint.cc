@@ -38,7 +38,9 @@ int64_t SecondsSince1970() {
 }
 
 Caller CallerOf(const HttpExchange& exchange) {
-  const std::string& address = exchange.request().peer;
+  const HttpRequest& request = exchange.request();
+  if (request.attached != nullptr) return *static_cast<const Caller*>(request.attached.get());
+  const std::string& address = request.peer;
   return {.identity = AddressShare(address), .address = address, .door = Caller::Door::kHttp};
 }
 

@@ -21,7 +21,7 @@ struct GatewayContext;
 
 int64_t SecondsSince1970();
 
-// Who asks.
+// Who asks: as the gateway found when the header was whole.
 Caller CallerOf(const HttpExchange& exchange);
 
 RequestContext RequestContextOf(const GatewayContext& context, const HttpExchange& exchange);

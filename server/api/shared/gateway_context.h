@@ -21,6 +21,7 @@
 
 namespace tramontane {
 
+class Doorkeeper;
 struct RequestShapes;
 
 struct GatewayOptions {
@@ -37,6 +38,8 @@ struct GatewayOptions {
   bool any_model = false;
   // The text of GET /metrics, to which the counts of requests are added; null: 404.
   std::function<std::string()> metrics = {};
+  // It has the probes, /metrics and /debug/*, and nothing else.
+  bool is_admin_door = false;
   // Begins to record what GET /debug/trace tells; null where there is no model yet. Without it /debug/* is
   // 404.
   std::function<std::unique_ptr<TraceText>()> trace = {};
@@ -45,6 +48,9 @@ struct GatewayOptions {
   // Told of each answer when it begins, on any thread, and maybe after the gateway's end; must not wait.
   // Null: nobody is.
   std::function<void(const HttpRequest& request, int status)> on_answer = {};
+  // Who asks; null: everybody by address, without a key.
+  std::shared_ptr<const Doorkeeper> doorkeeper = {};
+  bool protect_metrics = false;  // GET /metrics needs a key too
   // Fields that no table knows are refused; otherwise they are ignored, and told in x-tramontane-ignored.
   bool strict_fields = true;
   FieldLimits field_limits = {};  // of the servers behind it

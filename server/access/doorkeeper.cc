@@ -1,0 +1,81 @@
+#include "server/access/doorkeeper.h"
+
+#include <algorithm>
+
+#include "server/base/host_port.h"
+
+namespace tramontane {
+namespace {
+
+constexpr size_t kMostCallerBytes = 128;  // of what a gateway says
+
+std::string_view WithoutBlanks(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+std::string_view KeyOf(const Credentials& credentials) {
+  constexpr std::string_view kScheme = "Bearer ";
+  const std::string_view given = WithoutBlanks(credentials.authorization);
+  if (given.empty()) return WithoutBlanks(credentials.api_key);
+  if (!EqualsIgnoringCase(given.substr(0, kScheme.size()), kScheme)) return {};
+  return WithoutBlanks(given.substr(kScheme.size()));
+}
+
+bool IsLocal(const std::string& address) { return address == "unix" || IsLoopback(address); }
+
+bool CanNameACaller(std::string_view text) {
+  return !text.empty() && text.size() <= kMostCallerBytes &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
+}
+
+RpcError KeyError() {
+  RpcError error;
+  error.code = StatusCode::kUnauthenticated;
+  error.sentence = "the API key is missing or not valid";
+  error.reason = "INVALID_API_KEY";
+  return error;
+}
+
+}  // namespace
+
+// The last address of the list that no trusted proxy has: what stands before it anybody may have written.
+std::string Doorkeeper::AddressOf(const Credentials& credentials) const {
+  std::string address(credentials.address);
+  std::string_view list = credentials.forwarded_for;
+  while (!list.empty() && IsInAny(trusted_proxies_, address)) {
+    const size_t comma = list.rfind(',');
+    const std::string_view last =
+        WithoutBlanks(comma == std::string_view::npos ? list : list.substr(comma + 1));
+    const auto host =
+        HostOf(last.find(':') != last.rfind(':') && !last.starts_with('[') ? '[' + std::string(last) + ']'
+                                                                           : std::string(last));
+    if (!host || !IsIpAddress(*host)) break;
+    address = PlainAddress(*host);
+    list = comma == std::string_view::npos ? std::string_view() : list.substr(0, comma);
+  }
+  return address;
+}
+
+Caller Doorkeeper::ByAddress(const Credentials& credentials, Caller::Door door) const {
+  const std::string address = AddressOf(credentials);
+  Caller caller = {.identity = AddressShare(address), .address = address, .door = door};
+  const bool is_believed = !has_keys() && IsLocal(std::string(credentials.address));
+  if (is_believed && CanNameACaller(credentials.tramontane_caller)) {
+    caller.identity = credentials.tramontane_caller;
+  }
+  return caller;
+}
+
+RpcError Doorkeeper::Identify(const Credentials& credentials, Caller::Door door, Caller* caller) const {
+  *caller = ByAddress(credentials, door);
+  if (!has_keys()) return {};
+  caller->key = keys_->Find(KeyOf(credentials));
+  if (caller->key == nullptr) return KeyError();
+  const bool speaks_for_others = caller->key->gateway && CanNameACaller(credentials.tramontane_caller);
+  caller->identity = speaks_for_others ? std::string(credentials.tramontane_caller) : caller->key->name;
+  return {};
+}
+
+}  // namespace tramontane

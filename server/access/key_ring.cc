@@ -1,0 +1,103 @@
+#include "server/access/key_ring.h"
+
+#include <openssl/crypto.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "server/access/key_file.h"
+
+namespace tramontane {
+namespace {
+
+constexpr std::streamsize kMostFileBytes = std::streamsize{64} << 20;
+
+StatusOr<std::string> ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  if (file) text << file.rdbuf();
+  if (!file || text.fail()) return NotFound(std::string("cannot be read: ") + std::strerror(errno));
+  std::string content = std::move(text).str();
+  if (std::ssize(content) > kMostFileBytes) {
+    return InvalidArgument("has " + std::to_string(content.size()) + " bytes; the most is " +
+                           std::to_string(kMostFileBytes));
+  }
+  return content;
+}
+
+uint64_t FirstBytes(const KeyDigest& digest) {
+  uint64_t first = 0;
+  std::memcpy(&first, digest.data(), sizeof first);
+  return first;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<KeyRing>> KeyRing::Open(const std::string& path,
+                                                 std::vector<std::string>* warnings) {
+  std::unique_ptr<KeyRing> ring(new KeyRing(path));
+  TM_ASSIGN_OR_RETURN(const std::string content, ReadAll(path));
+  TM_RETURN_IF_ERROR(ring->Take(content, warnings));
+  ring->looked_at_ = content;
+  struct stat file{};
+  if (stat(path.c_str(), &file) == 0 && (file.st_mode & (S_IRGRP | S_IROTH)) != 0) {
+    warnings->push_back("others than its owner can read it: chmod 600 keeps them away");
+  }
+  return ring;
+}
+
+Status KeyRing::Take(const std::string& content, std::vector<std::string>* warnings) {
+  TM_ASSIGN_OR_RETURN(KeyFile file, ParseKeyFile(content));
+  auto table = std::make_shared<Table>();
+  for (ApiKey& key : file.keys) {
+    table->has_admin = table->has_admin || key.admin;
+    const uint64_t first = FirstBytes(key.digest);
+    table->keys.emplace(first, std::make_shared<const ApiKey>(std::move(key)));
+  }
+  *warnings = std::move(file.warnings);
+  const std::lock_guard lock(mutex_);
+  table_ = std::move(table);
+  return {};
+}
+
+Reloaded KeyRing::LookAgain(std::string* fault) {
+  const StatusOr<std::string> content = ReadAll(path_);
+  const std::string seen = content.ok() ? *content : content.status().message();
+  {
+    const std::lock_guard lock(mutex_);
+    if (seen == looked_at_) return Reloaded::kUnchanged;
+    looked_at_ = seen;
+  }
+  std::vector<std::string> warnings;
+  const Status status = content.ok() ? Take(*content, &warnings) : content.status();
+  if (status.ok()) return Reloaded::kTaken;
+  *fault = status.message();
+  return Reloaded::kFailed;
+}
+
+std::shared_ptr<const ApiKey> KeyRing::Find(std::string_view key) const {
+  if (key.empty() || key.size() > kMostKeyBytes) return nullptr;
+  const KeyDigest digest = DigestOfKey(key);
+  const std::shared_ptr<const Table> keys = table();
+  const auto [begin, end] = keys->keys.equal_range(FirstBytes(digest));
+  for (auto at = begin; at != end; ++at) {
+    const bool is_it = CRYPTO_memcmp(at->second->digest.data(), digest.data(), digest.size()) == 0;
+    if (is_it) return at->second->IsValidAt(std::time(nullptr)) ? at->second : nullptr;
+  }
+  return nullptr;
+}
+
+bool KeyRing::has_admin() const { return table()->has_admin; }
+size_t KeyRing::size() const { return table()->keys.size(); }
+
+std::shared_ptr<const KeyRing::Table> KeyRing::table() const {
+  const std::lock_guard lock(mutex_);
+  return table_;
+}
+
+}  // namespace tramontane

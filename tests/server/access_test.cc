@@ -1,0 +1,247 @@
+// Keys, and who asks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/access/doorkeeper.h"
+#include "server/access/key_concurrency.h"
+#include "server/access/key_file.h"
+#include "server/base/peer_address.h"
+#include "tests/support/temp_folder.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr char kAliceKey[] = "secret-of-alice";
+
+std::string FaultOf(const std::string& json) { return ParseKeyFile(json).status().message(); }
+std::string WithFields(const std::string& fields) {
+  return R"({"keys":[{"name":"a","key":"k")" + (fields.empty() ? "" : "," + fields) + "}]}";
+}
+
+// ---- the file -----------------------------------------------------------------------------------
+
+TEST(KeyFile, AnEntryIsADigestOrAPlainKey) {
+  const KeyDigest digest = DigestOfKey(kAliceKey);
+  const auto file = ParseKeyFile(R"({"keys":[)" + KeyFileEntry("a", digest) + R"(,{"name":"b","key":"x"}]})");
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_EQ(file->keys[0].digest, digest);
+  EXPECT_EQ(file->keys[1].digest, DigestOfKey("x"));
+}
+
+TEST(KeyFile, RightsAndTimesAreRead) {
+  const auto file = ParseKeyFile(WithFields(
+      R"("models":["m"],"admin":true,"expires":"1970-01-01T01:00:10.5+01:00","salt":true,"max_concurrent":3)"));
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  const ApiKey& key = file->keys[0];
+  EXPECT_TRUE(key.MayUse("m"));
+  EXPECT_FALSE(key.MayUse("n"));
+  EXPECT_TRUE(key.admin);
+  EXPECT_FALSE(key.gateway);
+  EXPECT_TRUE(key.IsValidAt(9));
+  EXPECT_FALSE(key.IsValidAt(10));
+  EXPECT_NE(key.salt, "");
+  EXPECT_EQ(key.max_concurrent, 3);
+}
+
+TEST(KeyFile, AFaultNamesTheEntryAndTheFieldAndQuotesNoKey) {
+  EXPECT_THAT(FaultOf("x"), HasSubstr("not JSON"));
+  EXPECT_THAT(FaultOf("[]"), HasSubstr("\"keys\""));
+  EXPECT_THAT(FaultOf(R"({"keys":[{"name":"a"}]})"), HasSubstr("keys[0].sha256"));
+  EXPECT_THAT(FaultOf(R"({"keys":[{"name":"a","sha256":"12"}]})"), HasSubstr("64 hexadecimal digits"));
+  EXPECT_THAT(FaultOf(R"({"keys":[{"name":"a b","key":"k"}]})"), HasSubstr("keys[0].name must have 1 to 64"));
+  EXPECT_THAT(FaultOf(R"({"keys":[{"name":"10.0.0.1","key":"k"}]})"), HasSubstr("keys[0].name"));
+  EXPECT_THAT(FaultOf(WithFields(R"("modles":[])")), HasSubstr("the nearest is \"models\""));
+  EXPECT_THAT(FaultOf(WithFields(R"("admin":1)")), HasSubstr("keys[0].admin must be a JSON boolean"));
+  EXPECT_THAT(FaultOf(WithFields(R"("expires":"2026-02-30T00:00:00Z")")), HasSubstr("RFC 3339"));
+  EXPECT_THAT(FaultOf(WithFields(R"("max_concurrent":-1)")), HasSubstr("whole number"));
+  const std::string twice = R"({"keys":[{"name":"a","key":"hush-hush"},{"name":"b","key":"hush-hush"}]})";
+  EXPECT_THAT(FaultOf(twice), HasSubstr("has the key of another entry"));
+  EXPECT_THAT(FaultOf(twice), Not(HasSubstr("hush-hush")));
+  EXPECT_THAT(FaultOf(R"({"keys":[{"name":"a","key":"k"},{"name":"a","key":"l"}]})"),
+              HasSubstr("another entry has"));
+}
+
+TEST(KeyFile, WhatDoesNothingYetIsTakenWithAWarning) {
+  const auto file = ParseKeyFile(WithFields(R"("priority":1,"tokens_per_minute":100)"));
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(file->warnings.size(), 2u);
+  EXPECT_THAT(file->warnings[0], HasSubstr("does nothing yet"));
+}
+
+// ---- the ring -----------------------------------------------------------------------------------
+
+class Keys : public ::testing::Test {
+ protected:
+  Keys() : path_(folder_.PathOf("keys.json")) { Write(WithKey(kAliceKey)); }
+
+  static std::string WithKey(const std::string& key, const std::string& fields = "") {
+    return R"({"keys":[{"name":"alice","key":")" + key + "\"" + fields + "}]}";
+  }
+  void Write(const std::string& content) { std::ofstream(path_) << content; }
+  std::shared_ptr<KeyRing> Open() {
+    auto ring = KeyRing::Open(path_, &warnings_);
+    EXPECT_TRUE(ring.ok()) << ring.status().message();
+    return *std::move(ring);
+  }
+
+  TempFolder folder_;
+  const std::string path_;
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(Keys, OnlyAKeyThatIsValidIsFound) {
+  const auto ring = Open();
+  ASSERT_NE(ring->Find(kAliceKey), nullptr);
+  EXPECT_EQ(ring->Find(kAliceKey)->name, "alice");
+  EXPECT_EQ(ring->Find(""), nullptr);
+  EXPECT_EQ(ring->Find("secret-of-alicf"), nullptr);
+  EXPECT_EQ(ring->Find(std::string(kMostKeyBytes + 1, 'x')), nullptr);
+  for (const char* fields : {R"(,"disabled":true)", R"(,"expires":"2020-01-01T00:00:00Z")"}) {
+    Write(WithKey(kAliceKey, fields));
+    std::string fault;
+    EXPECT_EQ(ring->LookAgain(&fault), Reloaded::kTaken) << fault;
+    EXPECT_EQ(ring->Find(kAliceKey), nullptr) << fields;
+  }
+}
+
+TEST_F(Keys, AFileWithAFaultChangesNothingAndIsToldOnce) {
+  const auto ring = Open();
+  const auto held = ring->Find(kAliceKey);
+  Write("{");
+  std::string fault;
+  EXPECT_EQ(ring->LookAgain(&fault), Reloaded::kFailed);
+  EXPECT_THAT(fault, HasSubstr("not JSON"));
+  EXPECT_EQ(ring->LookAgain(&fault), Reloaded::kUnchanged);
+  EXPECT_NE(ring->Find(kAliceKey), nullptr);
+  std::filesystem::remove(path_);
+  EXPECT_EQ(ring->LookAgain(&fault), Reloaded::kFailed);
+  EXPECT_NE(ring->Find(kAliceKey), nullptr);
+  Write(WithKey("another"));
+  EXPECT_EQ(ring->LookAgain(&fault), Reloaded::kTaken);
+  EXPECT_EQ(ring->Find(kAliceKey), nullptr);
+  EXPECT_EQ(held->name, "alice") << "a request that has it keeps it";
+}
+
+TEST_F(Keys, AFileThatOthersCanReadIsWarnedOf) {
+  chmod(path_.c_str(), 0600);
+  Open();
+  EXPECT_THAT(warnings_, IsEmpty());
+  chmod(path_.c_str(), 0644);
+  Open();
+  EXPECT_EQ(warnings_.size(), 1u);
+}
+
+TEST_F(Keys, ABoundOfRequestsIsAKeysOwn) {
+  KeyConcurrency counts;
+  const ApiKey one = {.name = "one", .max_concurrent = 1}, other = {.name = "other", .max_concurrent = 1};
+  EXPECT_TRUE(counts.Begin(&one).ok());
+  EXPECT_EQ(counts.Begin(&one).reason, "KEY_CONCURRENCY");
+  EXPECT_TRUE(counts.Begin(&other).ok());
+  counts.End(&one);
+  EXPECT_TRUE(counts.Begin(&one).ok());
+  EXPECT_TRUE(counts.Begin(nullptr).ok());
+}
+
+// ---- who asks -----------------------------------------------------------------------------------
+
+TEST_F(Keys, ACallerIsItsKey) {
+  const Doorkeeper doors(Open(), {});
+  Caller caller;
+  for (const Credentials& good :
+       {Credentials{.address = "10.0.0.1", .authorization = "Bearer secret-of-alice"},
+        Credentials{.address = "10.0.0.1", .authorization = "bearer  secret-of-alice "},
+        Credentials{.address = "10.0.0.1", .api_key = "secret-of-alice"}}) {
+    ASSERT_TRUE(doors.Identify(good, Caller::Door::kHttp, &caller).ok());
+    EXPECT_EQ(caller.identity, "alice");
+    EXPECT_EQ(caller.address, "10.0.0.1");
+  }
+  for (const Credentials& bad :
+       {Credentials{}, Credentials{.authorization = "Basic secret-of-alice"}, Credentials{.api_key = "guess"},
+        Credentials{.authorization = "Bearer guess", .api_key = "secret-of-alice"}}) {
+    const RpcError error = doors.Identify(bad, Caller::Door::kHttp, &caller);
+    EXPECT_EQ(error.code, StatusCode::kUnauthenticated);
+    EXPECT_EQ(error.reason, "INVALID_API_KEY");
+    EXPECT_EQ(error.message(), "the API key is missing or not valid") << "the same for all";
+  }
+}
+
+TEST_F(Keys, WhatAGatewaySaysOfItsCallersIsBelievedOfAGatewaysKey) {
+  const Credentials credentials = {.address = "127.0.0.1", .api_key = kAliceKey, .tramontane_caller = "bob"};
+  Caller caller;
+  const Doorkeeper plain(Open(), {});
+  ASSERT_TRUE(plain.Identify(credentials, Caller::Door::kGrpc, &caller).ok());
+  EXPECT_EQ(caller.identity, "alice");
+  Write(WithKey(kAliceKey, R"(,"gateway":true)"));
+  const Doorkeeper gateways(Open(), {});
+  ASSERT_TRUE(gateways.Identify(credentials, Caller::Door::kGrpc, &caller).ok());
+  EXPECT_EQ(caller.identity, "bob");
+}
+
+TEST(DoorsWithoutKeys, ACallerIsItsAddressOrWhatAGatewayOfThisMachineSays) {
+  const Doorkeeper doors(nullptr, {});
+  const auto identity = [&doors](const Credentials& credentials) {
+    Caller caller;
+    EXPECT_TRUE(doors.Identify(credentials, Caller::Door::kGrpc, &caller).ok());
+    return caller.identity;
+  };
+  EXPECT_EQ(identity({.address = "10.0.0.1", .tramontane_caller = "bob"}), "10.0.0.1");
+  EXPECT_EQ(identity({.address = "2001:db8:0:1:a::b"}), "2001:db8:0:1::/64");
+  EXPECT_EQ(identity({.address = "127.0.0.1", .tramontane_caller = "bob"}), "bob");
+  EXPECT_EQ(identity({.address = "unix", .tramontane_caller = "bob"}), "bob");
+  EXPECT_EQ(identity({.address = "127.0.0.1", .tramontane_caller = "b\nb"}), "127.0.0.1");
+  EXPECT_EQ(identity({.address = "127.0.0.1", .forwarded_for = "1.2.3.4"}), "127.0.0.1")
+      << "no proxy is trusted";
+}
+
+TEST(DoorsWithoutKeys, ATrustedProxySaysTheLastAddressThatIsNotOneOfItsOwn) {
+  const Doorkeeper doors(nullptr, {*AddressRange::Parse("10.0.0.0/8"), *AddressRange::Parse("unix")});
+  const auto address = [&doors](std::string_view peer, std::string_view list) {
+    return doors.ByAddress({.address = peer, .forwarded_for = list}, Caller::Door::kHttp).address;
+  };
+  EXPECT_EQ(address("10.0.0.1", "6.6.6.6, 1.2.3.4"), "1.2.3.4");
+  EXPECT_EQ(address("10.0.0.1", "1.2.3.4, 10.9.9.9"), "1.2.3.4");
+  EXPECT_EQ(address("10.0.0.1", "2001:db8::1"), "2001:db8::1");
+  EXPECT_EQ(address("10.0.0.1", "[2001:db8::1]:443"), "2001:db8::1");
+  EXPECT_EQ(address("10.0.0.1", "1.2.3.4:443"), "1.2.3.4");
+  EXPECT_EQ(address("10.0.0.1", "nobody"), "10.0.0.1");
+  EXPECT_EQ(address("10.0.0.1", ""), "10.0.0.1");
+  EXPECT_EQ(address("11.0.0.1", "1.2.3.4"), "11.0.0.1");
+  EXPECT_EQ(address("unix", "1.2.3.4"), "1.2.3.4");
+}
+
+// ---- addresses ----------------------------------------------------------------------------------
+
+TEST(Addresses, ThoseOfAPeerAreTakenOutOfGrpcsName) {
+  EXPECT_EQ(AddressOfGrpcPeer("ipv4:10.0.0.1:443"), "10.0.0.1");
+  EXPECT_EQ(AddressOfGrpcPeer("ipv6:%5B::1%5D:443"), "::1");
+  EXPECT_EQ(AddressOfGrpcPeer("ipv6:%5B::ffff:10.0.0.1%5D:443"), "10.0.0.1");
+  EXPECT_EQ(AddressOfGrpcPeer("unix:"), "unix");
+  EXPECT_EQ(AddressOfGrpcPeer("unix:/run/s"), "unix");
+}
+
+TEST(Addresses, ARangeHoldsWhatItsBitsSay) {
+  EXPECT_TRUE(AddressRange::Parse("10.0.0.0/8")->Contains("10.255.0.1"));
+  EXPECT_FALSE(AddressRange::Parse("10.0.0.0/8")->Contains("11.0.0.1"));
+  EXPECT_FALSE(AddressRange::Parse("::/0")->Contains("unix"));
+  EXPECT_TRUE(AddressRange::Parse("0.0.0.0/0")->Contains("9.9.9.9"));
+  EXPECT_FALSE(AddressRange::Parse("0.0.0.0/0")->Contains("::1"));
+  EXPECT_TRUE(AddressRange::Parse("fd00::/8")->Contains("fd12::1"));
+  EXPECT_TRUE(AddressRange::Parse("1.2.3.4")->Contains("1.2.3.4"));
+  for (const char* bad : {"", "x", "1.2.3.4/33", "::1/129", "1.2.3.4/", "1.2.3.4/-1", "1.2.3/8"}) {
+    EXPECT_FALSE(AddressRange::Parse(bad).ok()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace tramontane
