@@ -74,7 +74,8 @@ HttpServerOptions ServerOptionsOf(const GatewayOptions& options, std::shared_ptr
           .write_refusal = RefusalWriterOf(counts, options),
           .on_header = [&options, counts](HttpRequest* request) {
             return AttachCaller(options, counts, request);
-          }};
+          },
+          .unread_answers = options.unread_answers};
 }
 
 }  // namespace

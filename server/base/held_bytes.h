@@ -1,15 +1,26 @@
-// ByteBudget: how many bytes all holders of one kind may hold together. HeldBytes: one holder's
-// share. A budget: any thread. A share: one thread at a time, and no longer than its budget. Always: a
-// budget's bytes are the sum of its shares, and what is kept was charged when it came, not when it was
+// ByteBudget: how many bytes all holders of one kind may hold together. HeldBytes: what one holder has of it,
+// for a client. A budget: any thread. A holder: one thread at a time, and no longer than its budget. Always:
+// a budget's bytes are the sum of its holders', and what is kept was charged when it came, not when it was
 // announced.
+//
+// Shares: however greedy a client is, a seventh of what it holds stays free for the others, and it has no more
+// than half of the budget while another holds something. So one that comes finds room, also where several are
+// greedy; and one that is alone has seven eighths.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 
 namespace tramontane {
+
+// Whether a client may have `mine` of what all have together, of the most that there is.
+bool FitsShare(int64_t mine, int64_t all, int64_t most);
 
 class ByteBudget {
  public:
@@ -22,13 +33,22 @@ class ByteBudget {
 
  private:
   friend class HeldBytes;
+  using Part = std::atomic<int64_t>;  // bytes of one client
+
+  std::shared_ptr<Part> PartOf(const std::string& client);
+
   const int64_t max_bytes_;
   std::atomic<int64_t> bytes_{0};
+  std::mutex mutex_;                                              // guards parts_
+  std::unordered_map<std::string, std::weak_ptr<Part>> parts_;  // of clients that have holders
 };
 
 class HeldBytes {
  public:
+  // Nobody's in particular: without a share.
   explicit HeldBytes(ByteBudget& budget) : budget_(budget) {}
+  // `client`: whose share it counts in (AddressShare).
+  HeldBytes(ByteBudget& budget, const std::string& client) : budget_(budget), part_(budget.PartOf(client)) {}
   HeldBytes(HeldBytes&& other) noexcept;
   HeldBytes& operator=(HeldBytes&& other) noexcept;  // of the same budget
   ~HeldBytes() { Set(0); }
@@ -39,11 +59,15 @@ class HeldBytes {
   void Set(int64_t bytes);
   // False, and nothing changed: there is no room for what this would be more.
   bool TrySet(int64_t bytes);
-  // A part of it, for another holder.
+  // A part of it, for another holder. Of nothing: another holder of the same client.
   HeldBytes Split(int64_t bytes);
 
  private:
+  HeldBytes(ByteBudget& budget, std::shared_ptr<ByteBudget::Part> part)
+      : budget_(budget), part_(std::move(part)) {}
+
   ByteBudget& budget_;
+  std::shared_ptr<ByteBudget::Part> part_;  // null: no share
   int64_t bytes_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/base/peer_address.h"
 #include "server/base/request_id.h"
 #include "server/http/exchange.h"
 
@@ -13,7 +14,9 @@ Connection::Connection(std::shared_ptr<HttpServerState> shared, std::shared_ptr<
     : shared_(std::move(shared)),
       thread_(std::move(thread)),
       socket_(std::move(socket)),
-      input_(shared_->options.limits, shared_->held_bytes) {
+      client_(AddressShare(socket_->peer())),
+      input_(shared_->options.limits, shared_->held_bytes, client_),
+      output_(shared_->unread_answers, client_) {
   ++shared_->connections;
 }
 
@@ -139,8 +142,8 @@ void Connection::Dispatch() {
                          .keep_alive = arrived.keep_alive && !is_over_limit_}};
   Enter(Phase::kAnswering);
   if (response) return Respond(answer_.number, *std::move(response));
-  const auto exchange = std::make_shared<ConnectionExchange>(
-      shared_from_this(), answer_.number, std::move(arrived.request), std::move(arrived.held));
+  const auto exchange =
+      std::make_shared<ConnectionExchange>(shared_from_this(), answer_.number, std::move(arrived));
   answer_.exchange = exchange;
   shared_->handler(exchange);
 }
@@ -155,7 +158,7 @@ void Connection::Refuse(const HttpRefusal& refusal) {
   Enter(Phase::kAnswering);
   answer_ = {.number = answer_.number + 1,
              .framing = {.request_id = request.request_id, .is_head = request.method == "HEAD"}};
-  Respond(answer_.number, std::move(response));
+  Respond(answer_.number, std::move(response), request);
 }
 
 // ---- answering ---------------------------------------------------------------------------------------
@@ -164,8 +167,18 @@ bool Connection::IsAnswering(int64_t number, Answer::State state) const {
   return number == answer_.number && phase_ == Phase::kAnswering && answer_.state == state;
 }
 
-void Connection::Respond(int64_t number, HttpResponse response) {
+// A client that does not take its stream while there is no room to keep it.
+bool Connection::HoldOrClose(size_t bytes) {
+  const bool has_room = output_.TryHold(bytes);
+  if (!has_room) Close();
+  return has_room;
+}
+
+void Connection::Respond(int64_t number, HttpResponse response, const HttpRequest& request) {
   if (!IsAnswering(number, Answer::State::kNone)) return;
+  if (!output_.TryHold(response.body.size())) {
+    response = shared_->Refused(TooManyUnreadBytes(shared_->unread_answers.max_bytes()), request);
+  }
   if (shared_->closing) answer_.framing.keep_alive = false;
   answer_.framing.WriteWhole(std::move(response), &output_);
   answer_.state = Answer::State::kWhole;
@@ -182,13 +195,13 @@ void Connection::StartStream(int64_t number, HttpResponse head) {
 }
 
 void Connection::Write(int64_t number, std::string bytes) {
-  if (!IsAnswering(number, Answer::State::kStreaming)) return;
+  if (!IsAnswering(number, Answer::State::kStreaming) || !HoldOrClose(bytes.size())) return;
   answer_.framing.WriteChunk(std::move(bytes), &output_);
   Flush();
 }
 
 void Connection::End(int64_t number, std::string last_bytes) {
-  if (!IsAnswering(number, Answer::State::kStreaming)) return;
+  if (!IsAnswering(number, Answer::State::kStreaming) || !HoldOrClose(last_bytes.size())) return;
   answer_.framing.WriteChunk(std::move(last_bytes), &output_);
   answer_.framing.WriteStreamEnd(&output_);
   answer_.state = Answer::State::kWhole;

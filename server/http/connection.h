@@ -14,6 +14,7 @@
 #include "server/base/held_bytes.h"
 #include "server/http/byte_socket.h"
 #include "server/http/connection_thread.h"
+#include "server/http/handler_queue.h"
 #include "server/http/output_buffer.h"
 #include "server/http/refusal.h"
 #include "server/http/request_input.h"
@@ -29,11 +30,13 @@ inline constexpr int64_t kLingerMs = 2000;  // for a client to read the last wor
 // What all connections share. Any thread.
 struct HttpServerState {
   HttpServerState(const HttpServerOptions& options, HttpServer::Handler handler,
-                  std::function<void(std::function<void()>)> run_handler)
+                  std::function<bool(HandlerWork)> run_handler)
       : options(options),
         handler(std::move(handler)),
         run_handler(std::move(run_handler)),
-        held_bytes(options.limits.max_held_body_bytes) {}
+        held_bytes(options.limits.max_held_body_bytes),
+        own_unread_answers(kDefaultUnreadAnswerBytes),
+        unread_answers(options.unread_answers != nullptr ? *options.unread_answers : own_unread_answers) {}
 
   HttpResponse Refused(const HttpRefusal& refusal, const HttpRequest& request) const {
     return options.write_refusal(refusal, request);
@@ -41,16 +44,18 @@ struct HttpServerState {
 
   const HttpServerOptions options;
   const HttpServer::Handler handler;
-  const std::function<void(std::function<void()>)> run_handler;  // soon, on a handler thread
-  bool on_loopback = false;           // before the first connection: as HttpRequest's
-  std::atomic<bool> closing{false};   // connections end after their answer
-  std::atomic<bool> stopping{false};  // at once
+  const std::function<bool(HandlerWork)> run_handler;  // soon, on a handler thread; false: too much waits
+  bool on_loopback = false;                            // before the first connection: as HttpRequest's
+  std::atomic<bool> closing{false};                    // connections end after their answer
+  std::atomic<bool> stopping{false};                   // at once
   std::atomic<int64_t> open_exchanges{0};
   std::atomic<int64_t> connections{0};
-  ByteBudget held_bytes;  // of requests: read, and not yet parsed
+  ByteBudget held_bytes;          // of requests: headers of open ones, and bodies that are not yet parsed
+  ByteBudget own_unread_answers;  // where the options have none
+  ByteBudget& unread_answers;
 };
 
-// On its thread only, but for server(), thread() and closed().
+// On its thread only, but for server(), thread(), client() and closed().
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(std::shared_ptr<HttpServerState> shared, std::shared_ptr<ConnectionThread> thread,
@@ -59,7 +64,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   HttpServerState& server() const { return *shared_; }
   ConnectionThread& thread() const { return *thread_; }
-  bool closed() const { return closed_; }  // nothing reaches the client any more
+  const std::string& client() const { return client_; }  // whose shares it takes: AddressShare of the peer
+  bool closed() const { return closed_; }                // nothing reaches the client any more
 
   void Begin();
   // One connection too many: it is asked for its request at once, gets the answer that the io thread has by
@@ -73,7 +79,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   int64_t held_bytes() const { return input_.held_bytes(); }
 
   // ---- from the exchange in progress, by its number; of others nothing is done ----
-  void Respond(int64_t number, HttpResponse response);
+  // `request`: to be told where there is no room for the response.
+  void Respond(int64_t number, HttpResponse response, const HttpRequest& request);
   void StartStream(int64_t number, HttpResponse head);
   void Write(int64_t number, std::string bytes);
   void End(int64_t number, std::string last_bytes);
@@ -117,6 +124,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Name(HttpRequest* request) const;
 
   bool IsAnswering(int64_t number, Answer::State state) const;
+  bool HoldOrClose(size_t bytes);
   void Flush();
   void WriteOutput();
   void OnFlushed();
@@ -132,6 +140,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::shared_ptr<HttpServerState> shared_;
   const std::shared_ptr<ConnectionThread> thread_;
   const std::unique_ptr<ByteSocket> socket_;
+  const std::string client_;
   bool is_over_limit_ = false;
   Phase phase_ = Phase::kClosed;
   std::atomic<bool> closed_{false};

@@ -49,13 +49,23 @@ void ConnectionThread::CloseAll() {
 }
 
 ConnectionThread::Place ConnectionThread::Join(Line line, Connection& connection) {
-  LineOf(line).emplace(next_place_, &connection);
+  LineUp& line_up = LineOf(line);
+  const int64_t now_ns = NowNs();
+  if (line_up.places.empty()) line_up.first_since_ns = now_ns;
+  line_up.places.emplace(next_place_, Waiting{.connection = &connection, .since_ns = now_ns});
   return next_place_++;
 }
 
+void ConnectionThread::Leave(Line line, Place place) {
+  LineUp& line_up = LineOf(line);
+  line_up.places.erase(place);
+  line_up.first_since_ns = line_up.places.empty() ? kNobody : line_up.places.begin()->second.since_ns;
+}
+
 bool ConnectionThread::CloseFirst(Line line) {
-  if (LineOf(line).empty()) return false;
-  LineOf(line).begin()->second->Close();
+  const auto& places = LineOf(line).places;
+  if (places.empty()) return false;
+  places.begin()->second.connection->Close();
   return true;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -30,6 +31,15 @@ class ConnectionThread {
   virtual bool is_current() const = 0;
   virtual int64_t NowNs() const = 0;  // monotonic, since some start
 
+  // Connections that can make room for a new one stand in a line; the place is theirs until they leave it.
+  enum class Line {
+    kIdle,       // they wait for a request
+    kOverLimit,  // one too many themselves, and their request is not all there
+  };
+  // Since when the one stands there that stands there longest.
+  static constexpr int64_t kNobody = INT64_MAX;
+  int64_t FirstSinceNs(Line line) const { return lines_[static_cast<size_t>(line)].first_since_ns; }
+
   // ---- on the thread ----
   int64_t NowMs() const { return NowNs() / 1'000'000; }
   std::span<char> read_buffer() { return read_buffer_; }  // of whichever connection reads
@@ -40,14 +50,9 @@ class ConnectionThread {
   void StopAll();  // what is open may say its last words
   void CloseAll();
 
-  // Connections that can make room for a new one stand in a line; the place is theirs until they leave it.
-  enum class Line {
-    kIdle,       // they wait for a request
-    kOverLimit,  // one too many themselves, and their request is not all there
-  };
   using Place = uint64_t;
   Place Join(Line line, Connection& connection);
-  void Leave(Line line, Place place) { LineOf(line).erase(place); }
+  void Leave(Line line, Place place);
   // Closes the one that stands there longest. False: there is none.
   bool CloseFirst(Line line);
 
@@ -55,13 +60,21 @@ class ConnectionThread {
   // visit(Connection&) for every one; what is added or removed meanwhile is so afterwards.
   template <typename Visit>
   void ForConnections(const Visit& visit);
-  std::map<Place, Connection*>& LineOf(Line line) { return lines_[static_cast<size_t>(line)]; }
+  struct Waiting {
+    Connection* connection = nullptr;
+    int64_t since_ns = 0;
+  };
+  struct LineUp {
+    std::map<Place, Waiting> places;
+    std::atomic<int64_t> first_since_ns = kNobody;
+  };
+  LineUp& LineOf(Line line) { return lines_[static_cast<size_t>(line)]; }
 
   std::unordered_set<std::shared_ptr<Connection>> connections_;
   bool is_visiting_ = false;
   std::vector<std::shared_ptr<Connection>> came_;  // while visiting
   std::vector<std::shared_ptr<Connection>> went_;
-  std::array<std::map<Place, Connection*>, 2> lines_;
+  std::array<LineUp, 2> lines_;
   Place next_place_ = 0;
   std::array<char, kReadBytes> read_buffer_;
 };

@@ -2,6 +2,7 @@
 
 #include <strings.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "server/http/gzip.h"
@@ -24,11 +25,12 @@ HttpRefusal GivenUp() { return {.status = 500, .message = "this request was give
 }  // namespace
 
 ConnectionExchange::ConnectionExchange(std::shared_ptr<Connection> connection, int64_t number,
-                                       HttpRequest request, HeldBytes held)
+                                       ArrivedRequest arrived)
     : connection_(std::move(connection)),
       number_(number),
-      request_(std::move(request)),
-      held_(std::move(held)) {}
+      request_(std::move(arrived.request)),
+      held_header_(std::move(arrived.held_header)),
+      held_body_(std::move(arrived.held_body)) {}
 
 // The last to let go may be the connection's thread, while what another thread wrote is still on its way
 // there: this comes behind it.
@@ -39,14 +41,25 @@ ConnectionExchange::~ConnectionExchange() {
     return;
   }
   Post([connection = connection_, number = number_, request = std::move(request_)] {
-    connection->Respond(number, connection->server().Refused(GivenUp(), request));
+    connection->Respond(number, connection->server().Refused(GivenUp(), request), request);
   });
 }
 
 void ConnectionExchange::RunOnHandler(std::function<void()> work) {
   if (connection_->is_over_limit()) return Refuse(TooManyConnections());
-  connection_->server().run_handler(
-      [self = shared_from_this(), work = std::move(work)] { self->Handle(work); });
+  const bool has_room = connection_->server().run_handler(
+      {.client = connection_->client(),
+       .bytes = WorkBytes(),
+       .run = [self = shared_from_this(), work = std::move(work)] { self->Handle(work); }});
+  if (!has_room) Refuse(TooManyWaiting());
+}
+
+// What the work is measured by: a compressed body by what comes out of it.
+int64_t ConnectionExchange::WorkBytes() const {
+  const auto sent = static_cast<int64_t>(request_.body.size());
+  const std::string* encoding = request_.Header("content-encoding");
+  const bool is_gzip = encoding != nullptr && IsEncoding(*encoding, "gzip");
+  return is_gzip ? std::max(sent, GunzippedBytes(request_.body)) : sent;
 }
 
 void ConnectionExchange::Handle(const std::function<void()>& work) {
@@ -60,23 +73,23 @@ bool ConnectionExchange::DecodeBody() {
   const std::string* encoding = request_.Header("content-encoding");
   if (encoding == nullptr || request_.body.empty() || IsEncoding(*encoding, "identity")) return true;
   const int64_t max_bytes = connection_->server().options.limits.max_body_bytes;
-  HeldBytes decoded_held(held_.budget());
+  HeldBytes held_decoded = held_body_.Split(0);
   std::string decoded;
   const std::optional<HttpRefusal> fault = IsEncoding(*encoding, "gzip")
-                                               ? Gunzip(request_.body, max_bytes, decoded_held, &decoded)
+                                               ? Gunzip(request_.body, max_bytes, held_decoded, &decoded)
                                                : UnknownEncoding(*encoding);
   if (fault) {
     Refuse(*fault);
     return false;
   }
   request_.body = std::move(decoded);
-  held_ = std::move(decoded_held);
+  held_body_ = std::move(held_decoded);
   return true;
 }
 
 void ConnectionExchange::FreeBody() {
   std::string().swap(request_.body);
-  held_.Set(0);
+  held_body_.Set(0);
 }
 
 // At once where this is the connection's thread.
@@ -95,8 +108,8 @@ void ConnectionExchange::Refuse(const HttpRefusal& refusal) {
 
 void ConnectionExchange::Respond(HttpResponse response) {
   state_ = State::kAnswered;
-  Do([connection = connection_, number = number_, response = std::move(response)]() mutable {
-    connection->Respond(number, std::move(response));
+  Do([self = shared_from_this(), response = std::move(response)]() mutable {
+    self->connection_->Respond(self->number_, std::move(response), self->request_);
   });
 }
 

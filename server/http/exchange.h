@@ -1,7 +1,7 @@
 // ConnectionExchange: the face of a connection towards endpoints; one request of it, and its body.
 // As HttpExchange: any thread, but for RunOnHandler, which is the connection's.
 // Always: the bytes of its body are held until the work on the handler thread has returned, for by then they
-// are parsed, or else until it is let go.
+// are parsed, or else until it is let go; those of its header until then.
 #pragma once
 
 #include <atomic>
@@ -14,15 +14,15 @@
 #include "server/base/held_bytes.h"
 #include "server/http/connection.h"
 #include "server/http/http.h"
+#include "server/http/request_input.h"
 
 namespace tramontane {
 
 class ConnectionExchange final : public HttpExchange,
                                  public std::enable_shared_from_this<ConnectionExchange> {
  public:
-  // `number`: of this exchange on its connection. `held`: for the body.
-  ConnectionExchange(std::shared_ptr<Connection> connection, int64_t number, HttpRequest request,
-                     HeldBytes held);
+  // `number`: of this exchange on its connection.
+  ConnectionExchange(std::shared_ptr<Connection> connection, int64_t number, ArrivedRequest arrived);
   ~ConnectionExchange() override;
 
   const HttpRequest& request() const override { return request_; }
@@ -42,6 +42,7 @@ class ConnectionExchange final : public HttpExchange,
   enum class State { kOpen, kStreaming, kAnswered };
 
   void Handle(const std::function<void()>& work);
+  int64_t WorkBytes() const;
   bool DecodeBody();
   void FreeBody();
   template <typename Work>
@@ -50,7 +51,8 @@ class ConnectionExchange final : public HttpExchange,
   const std::shared_ptr<Connection> connection_;
   const int64_t number_;
   HttpRequest request_;  // constant while the handler has it
-  HeldBytes held_;       // for its body
+  HeldBytes held_header_;
+  HeldBytes held_body_;
   std::atomic<State> state_{State::kOpen};
 };
 

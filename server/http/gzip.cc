@@ -1,29 +1,29 @@
 #include "server/http/gzip.h"
 
+#include <zlib.h>
+
+#include <algorithm>
 #include <array>
-#include <boost/beast/zlib/inflate_stream.hpp>
-#include <boost/crc.hpp>
 #include <memory>
-#include <utility>
+
+#include "kernels/core/check.h"
 
 namespace tramontane {
 namespace {
 
-namespace zlib = boost::beast::zlib;
-
-constexpr size_t kHeaderBytes = 10;
-constexpr size_t kTrailerBytes = 8;  // CRC-32 and length of the text
+constexpr size_t kLengthBytes = 4;  // at the end, behind the checksum
 constexpr size_t kStepBytes = 64 << 10;
-constexpr int kWindowBits = 15;  // the largest there is
+constexpr int kGzipWithAnyWindow = 16 + MAX_WBITS;
 
-// Flags of the header: which optional parts follow it.
-constexpr unsigned kHasHeaderCrc = 2, kHasExtra = 4, kHasName = 8, kHasComment = 16, kReserved = 0xe0;
+// zlib's state, for as long as this is there.
+struct Inflation {
+  Inflation() { TM_CHECK(inflateInit2(&at, kGzipWithAnyWindow) == Z_OK, "zlib has no memory"); }
+  ~Inflation() { inflateEnd(&at); }
+  Inflation(const Inflation&) = delete;
+  Inflation& operator=(const Inflation&) = delete;
 
-unsigned ByteAt(std::string_view bytes, size_t at) { return static_cast<unsigned char>(bytes[at]); }
-
-uint32_t Word(std::string_view bytes) {  // little-endian
-  return ByteAt(bytes, 0) | ByteAt(bytes, 1) << 8 | ByteAt(bytes, 2) << 16 | ByteAt(bytes, 3) << 24;
-}
+  z_stream at{};
+};
 
 HttpRefusal Fault(const std::string& what) { return {.message = "the body is not gzip: " + what}; }
 
@@ -33,69 +33,42 @@ HttpRefusal TooLong(int64_t max_bytes) {
       .message = "the body is longer than " + std::to_string(max_bytes) + " bytes when it is decompressed"};
 }
 
-// Takes `count` bytes from the front. False: there are fewer.
-bool Skip(std::string_view* bytes, size_t count) {
-  if (bytes->size() < count) return false;
-  bytes->remove_prefix(count);
-  return true;
-}
-
-bool SkipText(std::string_view* bytes) {
-  const size_t end = bytes->find('\0');
-  return end != std::string_view::npos && Skip(bytes, end + 1);
-}
-
-bool SkipHeader(std::string_view* bytes) {
-  if (bytes->size() < kHeaderBytes || !bytes->starts_with("\x1f\x8b\x08")) return false;
-  const unsigned flags = ByteAt(*bytes, 3);
-  bytes->remove_prefix(kHeaderBytes);
-  if ((flags & kReserved) != 0) return false;
-  if ((flags & kHasExtra) != 0) {
-    if (bytes->size() < 2 || !Skip(bytes, 2 + ByteAt(*bytes, 0) + (ByteAt(*bytes, 1) << 8))) return false;
-  }
-  if ((flags & kHasName) != 0 && !SkipText(bytes)) return false;
-  if ((flags & kHasComment) != 0 && !SkipText(bytes)) return false;
-  return (flags & kHasHeaderCrc) == 0 || Skip(bytes, 2);
-}
-
-// Of the eight bytes behind the text.
-std::optional<HttpRefusal> TrailerFault(std::string_view trailer, std::string_view text) {
-  boost::crc_32_type crc;
-  crc.process_bytes(text.data(), text.size());
-  if (crc.checksum() != Word(trailer)) return Fault("its checksum is another one");
-  if (static_cast<uint32_t>(text.size()) != Word(trailer.substr(4)))
-    return Fault("its length is another one");
-  return std::nullopt;
-}
-
 }  // namespace
+
+int64_t GunzippedBytes(std::string_view bytes) {
+  int64_t length = 0;  // little-endian
+  for (size_t i = 1; i <= std::min(bytes.size(), kLengthBytes); ++i) {
+    length = length << 8 | static_cast<unsigned char>(bytes[bytes.size() - i]);
+  }
+  return length;
+}
 
 std::optional<HttpRefusal> Gunzip(std::string_view bytes, int64_t max_bytes, HeldBytes& held,
                                   std::string* text) {
-  if (!SkipHeader(&bytes)) return Fault("its header is damaged");
-  zlib::inflate_stream inflate;
-  inflate.reset(kWindowBits);
-  zlib::z_params at{};
-  at.next_in = bytes.data();
-  at.avail_in = bytes.size();
-  const auto step = std::make_unique<std::array<char, kStepBytes>>();
-  boost::beast::error_code state;
+  Inflation inflation;
+  z_stream& at = inflation.at;
+  at.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));  // zlib's type; it only reads
+  at.avail_in = static_cast<uInt>(bytes.size());
+  const int64_t length = GunzippedBytes(bytes);
+  const auto step = std::make_unique<std::array<Bytef, kStepBytes>>();
   text->clear();
-  while (state != zlib::error::end_of_stream) {
+  int state = Z_OK;
+  while (state != Z_STREAM_END) {
     at.next_out = step->data();
-    at.avail_out = step->size();
-    inflate.write(at, zlib::Flush::sync, state);
-    const std::string_view inflated(step->data(), step->size() - at.avail_out);
-    const bool goes_on = !state && !inflated.empty();
-    if (!goes_on && state != zlib::error::end_of_stream) return Fault("it is damaged or cut short");
+    at.avail_out = static_cast<uInt>(step->size());
+    state = inflate(&at, Z_NO_FLUSH);
+    const std::string_view inflated(reinterpret_cast<const char*>(step->data()), step->size() - at.avail_out);
+    if (state != Z_STREAM_END && (state != Z_OK || inflated.empty())) {
+      return Fault(at.msg != nullptr ? at.msg : "it is cut short");
+    }
     const auto size = static_cast<int64_t>(text->size() + inflated.size());
     if (size > max_bytes) return TooLong(max_bytes);
+    if (size > length) return Fault("its length is another one");
     if (!held.TrySet(size)) return TooManyBodyBytes(held.budget().max_bytes());
     AppendArrived(inflated, max_bytes, text);
   }
-  bytes.remove_prefix(bytes.size() - at.avail_in);
-  if (bytes.size() != kTrailerBytes) return Fault("it is cut short, or something follows it");
-  return TrailerFault(bytes, *text);
+  if (at.avail_in > 0) return Fault("something follows it");
+  return std::nullopt;
 }
 
 }  // namespace tramontane

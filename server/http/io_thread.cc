@@ -95,7 +95,8 @@ void IoThread::Join() {
 
 // ---- TcpSocket -------------------------------------------------------------------------------------
 
-TcpSocket::TcpSocket(boost::asio::ip::tcp::socket socket) : socket_(std::move(socket)) {
+TcpSocket::TcpSocket(boost::asio::ip::tcp::socket socket, std::shared_ptr<SpareFiles> spare_files)
+    : socket_(std::move(socket)), spare_files_(std::move(spare_files)) {
   error_code fault;  // it has gone already
   const tcp::endpoint endpoint = socket_.remote_endpoint(fault);
   if (!fault) peer_ = PlainAddress(endpoint.address().to_string());
@@ -139,6 +140,11 @@ void TcpSocket::ShutdownSend() {
 
 void TcpSocket::Close() {
   error_code ignored;
+  if (!socket_.is_open()) return;
+  if (spare_files_ != nullptr) {
+    const int file = socket_.release(ignored);
+    if (!ignored) return spare_files_->Take(file);
+  }
   // NOLINTNEXTLINE(bugprone-unused-return-value): `ignored` says the same
   socket_.close(ignored);
 }

@@ -9,6 +9,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -17,6 +18,7 @@
 
 #include "server/http/byte_socket.h"
 #include "server/http/connection_thread.h"
+#include "server/http/spare_files.h"
 
 namespace tramontane {
 
@@ -59,7 +61,10 @@ class IoThread final : public ConnectionThread {
 // A socket that does not block.
 class TcpSocket final : public ByteSocket {
  public:
-  explicit TcpSocket(boost::asio::ip::tcp::socket socket);
+  // `spare_files`: where its file comes from and goes to; null: from the system.
+  TcpSocket(boost::asio::ip::tcp::socket socket, std::shared_ptr<SpareFiles> spare_files);
+
+  ~TcpSocket() override { Close(); }
 
   const std::string& peer() const override { return peer_; }
 
@@ -74,6 +79,7 @@ class TcpSocket final : public ByteSocket {
  private:
   boost::asio::ip::tcp::socket socket_;
   std::string peer_;
+  std::shared_ptr<SpareFiles> spare_files_;
 };
 
 }  // namespace tramontane

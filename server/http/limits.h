@@ -10,6 +10,7 @@ struct HttpLimits {
   int32_t max_connections = 16384;      // one more: the one that waits longest for a request is closed;
                                         // none does: 503 for the new one
   int64_t max_header_bytes = 32 << 10;  // request line and fields, a chunk's line; more: 431, closed
+  int32_t max_header_fields = 100;      // with those behind a chunked body; more: 431, closed
   int64_t max_body_bytes = 8 << 20;  // of one request, also decompressed; more: 413, closed. Parsing may take
                                      // six times as much
   int64_t max_held_body_bytes = 256 << 20;  // of all requests, until they are parsed; more: 503
@@ -23,7 +24,8 @@ struct HttpLimits {
   bool operator==(const HttpLimits&) const = default;
 };
 
-inline constexpr int32_t kDefaultIoThreads = 1;       // sockets, events
-inline constexpr int32_t kDefaultHandlerThreads = 2;  // JSON of requests
+inline constexpr int64_t kDefaultUnreadAnswerBytes = 256 << 20;  // of a server that is given no budget
+inline constexpr int32_t kDefaultIoThreads = 1;                  // sockets, events
+inline constexpr int32_t kDefaultHandlerThreads = 2;             // JSON of requests
 
 }  // namespace tramontane

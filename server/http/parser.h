@@ -23,7 +23,7 @@ class HttpRequestParser {
 
   // Takes what it can use from the front of `bytes` and says how many those were; the rest, part of a line,
   // has to come again with more behind it. Takes nothing after done() or failed(). Always: a rest that is not
-  // refused is shorter than max_header_bytes.
+  // refused is shorter than max_header_bytes, and the header has no more than that, and max_header_fields.
   size_t Feed(std::string_view bytes);
 
   bool header_done() const;
@@ -35,8 +35,8 @@ class HttpRequestParser {
   bool expects_continue() const;  // the client sends its body when it has seen "100 Continue"
   bool keep_alive() const;        // the connection may carry another request
   bool is_http_1_1() const;       // knows chunked bodies
+  int64_t header_bytes() const;   // that the header takes, so far
   int64_t body_bytes() const;     // of the body that have come, whatever was announced
-  int64_t held_bytes() const;     // of header and body
 
   // Method, target and headers, where the whole header has come; else empty.
   const HttpRequest& header() const;

@@ -22,9 +22,25 @@ HttpRefusal TooManyConnections() {
           .retry_after_ms = kRetryAfterFullMs};
 }
 
+HttpRefusal TooManyWaiting() {
+  return {.status = 503,
+          .message = "the most requests wait to be read, of all clients or of this one",
+          .reason = "too_many_waiting_requests",
+          .retry_after_ms = kRetryAfterFullMs};
+}
+
+HttpRefusal TooManyUnreadBytes(int64_t most) {
+  return {.status = 503,
+          .message = "the answers that clients have not taken hold " + std::to_string(most) +
+                     " bytes together, or too many of them are this client's",
+          .reason = "too_many_unread_answer_bytes",
+          .retry_after_ms = kRetryAfterFullMs};
+}
+
 HttpRefusal TooManyBodyBytes(int64_t most) {
   return {.status = 503,
-          .message = "the requests being read hold more than " + std::to_string(most) + " bytes together",
+          .message = "the requests being read hold more than " + std::to_string(most) +
+                     " bytes together, or too many of them are this client's",
           .reason = "too_many_body_bytes",
           .retry_after_ms = kRetryAfterFullMs};
 }

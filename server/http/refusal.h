@@ -22,6 +22,11 @@ HttpRefusal ServerStops();
 // There is no room for this client.
 HttpRefusal TooManyConnections();
 
+// So many requests wait for a handler thread, of all clients or of this one.
+HttpRefusal TooManyWaiting();
+// The answers that clients have not taken hold `most` bytes together, and this one finds no room.
+HttpRefusal TooManyUnreadBytes(int64_t most);
+
 // The requests being read hold `most` bytes together, and this one finds no room.
 HttpRefusal TooManyBodyBytes(int64_t most);
 

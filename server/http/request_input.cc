@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace tramontane {
+namespace {
+
+constexpr int64_t kShortHeaderBytes = 8 << 10;
+
+}  // namespace
 
 RequestInput::State RequestInput::Parse(std::string_view bytes) {
   const bool had_some = !unparsed_.empty();
@@ -14,6 +19,7 @@ RequestInput::State RequestInput::Parse(std::string_view bytes) {
   } else {
     unparsed_.assign(bytes.substr(taken));
   }
+  if (unparsed_.empty()) std::string().swap(unparsed_);  // a connection that waits keeps no buffer
   if (parser_.failed()) {
     refusal_ = parser_.refusal();
     return State::kRefused;
@@ -25,11 +31,12 @@ RequestInput::State RequestInput::Parse(std::string_view bytes) {
   return parser_.done() ? State::kWhole : State::kIncomplete;
 }
 
-// False: there is no room for it. Only a body has to find room; what comes before it has a bound of its own,
-// and a request without a body may be the question how the server is.
+// False: there is no room for it. A short header needs none: it may be the question how the server is, and
+// connections have a bound of their own.
 bool RequestInput::Hold() {
-  const int64_t bytes = static_cast<int64_t>(unparsed_.size()) + parser_.held_bytes();
-  if (parser_.body_bytes() > 0) return held_.TrySet(bytes);
+  const int64_t bytes =
+      static_cast<int64_t>(unparsed_.size()) + parser_.header_bytes() + parser_.body_bytes();
+  if (parser_.body_bytes() > 0 || bytes > kShortHeaderBytes) return held_.TrySet(bytes);
   held_.Set(bytes);
   return true;
 }
@@ -42,14 +49,16 @@ bool RequestInput::TakeContinue() {
 
 ArrivedRequest RequestInput::Take() {
   const bool is_http_1_1 = parser_.is_http_1_1(), keep_alive = parser_.keep_alive();
+  HeldBytes held_header = held_.Split(parser_.header_bytes());
+  HeldBytes held_body = held_.Split(parser_.body_bytes());
   HttpRequest request = parser_.Take();
   request.first_byte_ns = first_byte_ns_;
-  HeldBytes held = held_.Split(static_cast<int64_t>(request.body.size()));
   parser_ = HttpRequestParser(limits_);
   header_taken_ = continue_taken_ = false;
   held_.Set(static_cast<int64_t>(unparsed_.size()));
   return {.request = std::move(request),
-          .held = std::move(held),
+          .held_header = std::move(held_header),
+          .held_body = std::move(held_body),
           .is_http_1_1 = is_http_1_1,
           .keep_alive = keep_alive};
 }

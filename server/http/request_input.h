@@ -20,7 +20,8 @@ inline constexpr size_t kReadAheadBytes = 64 << 10;  // kept of what follows a r
 // A request, and how it wants to be answered.
 struct ArrivedRequest {
   HttpRequest request;
-  HeldBytes held;  // for its body
+  HeldBytes held_header;
+  HeldBytes held_body;
   bool is_http_1_1 = false;
   bool keep_alive = false;
 };
@@ -29,8 +30,9 @@ class RequestInput {
  public:
   enum class State { kIncomplete, kWhole, kRefused };
 
-  RequestInput(const HttpLimits& limits, ByteBudget& budget)
-      : limits_(limits), parser_(limits), held_(budget) {}
+  // `client`: whose share of the budget it takes.
+  RequestInput(const HttpLimits& limits, ByteBudget& budget, const std::string& client)
+      : limits_(limits), parser_(limits), held_(budget, client) {}
 
   // ---- the request that comes ----
   void Begin(int64_t now_ns) { first_byte_ns_ = now_ns; }  // its first byte is here

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "kernels/core/status.h"
+#include "server/base/held_bytes.h"
 #include "server/http/http.h"
 #include "server/http/limits.h"
 #include "server/http/refusal.h"
@@ -32,6 +33,8 @@ struct HttpServerOptions {
   // Looks at a request once its header is whole, before its body is waited for, and may answer it or attach
   // something to it. On its connection's io thread. Null: nobody looks.
   std::function<std::optional<HttpResponse>(HttpRequest* header)> on_header = {};
+  // Of all answers that clients have not taken yet; outlives the server. Null: one of its own.
+  ByteBudget* unread_answers = nullptr;
 };
 
 class HttpServer {

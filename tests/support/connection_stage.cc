@@ -103,18 +103,20 @@ class ConnectionStage::Thread final : public ConnectionThread {
   int64_t now_ms_ = 1'000'000;
 };
 
-ConnectionStage::ConnectionStage(const HttpLimits& limits, HttpServer::Handler handler)
+ConnectionStage::ConnectionStage(const HttpLimits& limits, HttpServer::Handler handler,
+                                 ByteBudget* unread_answers)
     : thread_(std::make_shared<Thread>()) {
   HttpServerOptions options;
   options.limits = limits;
-  state_ = std::make_shared<HttpServerState>(options, std::move(handler), [this](std::function<void()> work) {
-    handlers_.push_back(std::move(work));
-  });
+  options.unread_answers = unread_answers;
+  state_ = std::make_shared<HttpServerState>(
+      options, std::move(handler), [this](HandlerWork work) { return handlers_.Push(std::move(work)); });
 }
 
 ConnectionStage::~ConnectionStage() {
   CloseAll();
-  TM_CHECK(state_->held_bytes.bytes() == 0 && state_->connections == 0 && state_->open_exchanges == 0,
+  TM_CHECK(state_->held_bytes.bytes() == 0 && state_->unread_answers.bytes() == 0 && state_->connections == 0 &&
+               state_->open_exchanges == 0,
            "%lld bytes, %lld connections, %lld exchanges are left",
            static_cast<long long>(state_->held_bytes.bytes()), static_cast<long long>(state_->connections),
            static_cast<long long>(state_->open_exchanges));
@@ -122,11 +124,14 @@ ConnectionStage::~ConnectionStage() {
 
 ConnectionThread& ConnectionStage::thread() { return *thread_; }
 
-StagePeer& ConnectionStage::Connect(size_t room) { return Connect(room, false); }
-StagePeer& ConnectionStage::ConnectOverLimit() { return Connect(SIZE_MAX / 2, true); }
+StagePeer& ConnectionStage::Connect(size_t room, const std::string& address) {
+  return Connect(room, address, false);
+}
+StagePeer& ConnectionStage::ConnectOverLimit() { return Connect(SIZE_MAX / 2, "127.0.0.1", true); }
 
-StagePeer& ConnectionStage::Connect(size_t room, bool is_over_limit) {
+StagePeer& ConnectionStage::Connect(size_t room, const std::string& address, bool is_over_limit) {
   const auto& peer = peers_.emplace_back(std::make_shared<StagePeer>());
+  peer->address = address;
   peer->MakeRoom(room);
   const auto connection = std::make_shared<Connection>(state_, thread_, std::make_unique<StageSocket>(peer));
   if (is_over_limit) {
@@ -138,10 +143,11 @@ StagePeer& ConnectionStage::Connect(size_t room, bool is_over_limit) {
 }
 
 bool ConnectionStage::RunHandler() {
-  if (!handlers_run || handlers_.empty()) return false;
-  const std::function<void()> work = std::move(handlers_.front());
-  handlers_.pop_front();
-  thread_->RunElsewhere(work);
+  if (!handlers_run) return false;
+  std::optional<HandlerWork> work = handlers_.Pop(/*may_be_long=*/true);
+  if (!work) return false;
+  thread_->RunElsewhere(std::exchange(work->run, nullptr));
+  handlers_.Done(*work, 0);
   return true;
 }
 

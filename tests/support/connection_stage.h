@@ -51,11 +51,13 @@ class StagePeer {
 class ConnectionStage {
  public:
   // The handler runs as the server's does: on the connections' thread.
-  ConnectionStage(const HttpLimits& limits, HttpServer::Handler handler);
+  ConnectionStage(const HttpLimits& limits, HttpServer::Handler handler,
+                  ByteBudget* unread_answers = nullptr);
   ~ConnectionStage();
 
-  // A client with room for everything, or for nothing yet.
-  StagePeer& Connect(size_t room = SIZE_MAX / 2);
+  // A client with room for everything, or for nothing yet, and from somewhere else.
+  StagePeer& Connect(size_t room = SIZE_MAX / 2, const std::string& address = "127.0.0.1");
+  StagePeer& ConnectFrom(const std::string& address) { return Connect(SIZE_MAX / 2, address); }
   StagePeer& ConnectOverLimit();
 
   // Until nothing moves any more. Without handler threads what they have been given waits.
@@ -76,10 +78,10 @@ class ConnectionStage {
  private:
   class Thread;
 
-  StagePeer& Connect(size_t room, bool is_over_limit);
+  StagePeer& Connect(size_t room, const std::string& address, bool is_over_limit);
   bool RunHandler();
 
-  std::deque<std::function<void()>> handlers_;  // what waits for a handler thread
+  HandlerQueue handlers_{1 << 20};  // what waits for a handler thread
   std::shared_ptr<Thread> thread_;
   std::shared_ptr<HttpServerState> state_;
   std::vector<std::shared_ptr<StagePeer>> peers_;

@@ -1,0 +1,182 @@
+#include "server/http/acceptor.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "server/base/host_port.h"
+
+namespace tramontane {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Line = ConnectionThread::Line;
+
+constexpr int32_t kMaxRefused = 256;  // connections over the limit that are told so
+// Of the open files that the system allows: for the rest of the process, and for new connections that are
+// told that there are too many.
+constexpr int64_t kKeptFiles = 16;
+constexpr int kSpareFiles = 16;  // for connections, where the system has no more open files
+constexpr std::chrono::milliseconds kRetryAccept{50};  // where there are no spare ones either
+
+// Raises the limit of open files to what the connections need, as far as the system's hard limit allows it,
+// and says what it is now.
+int64_t RaiseOpenFileLimit(int64_t connections) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::numeric_limits<int64_t>::max();
+  const rlim_t wanted =
+      std::min<rlim_t>(limit.rlim_max, static_cast<rlim_t>(connections + kMaxRefused + 256));
+  if (limit.rlim_cur < wanted) {
+    limit.rlim_cur = wanted;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    getrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<int32_t>::max()));
+}
+
+// The system gives out the lowest number that is free: all below it are open.
+int LowestFreeFile(int any_file) {
+  const int free_file = fcntl(any_file, F_DUPFD_CLOEXEC, 0);
+  if (free_file < 0) return std::numeric_limits<int>::max();  // there is none
+  close(free_file);
+  return free_file;
+}
+
+// At once where this is the thread.
+void RunOn(ConnectionThread& thread, std::function<void()> work) {
+  if (thread.is_current()) return work();
+  thread.Post(std::move(work));
+}
+
+// A search for room, from thread to thread.
+struct RoomSearch : std::enable_shared_from_this<RoomSearch> {
+  std::vector<std::shared_ptr<IoThread>> threads;  // that are not asked yet, the best last
+  Line line = Line::kIdle;
+  std::function<void(bool found)> then;
+
+  void Go() {
+    if (threads.empty()) return then(false);
+    const auto thread = std::move(threads.back());
+    threads.pop_back();
+    RunOn(*thread, [self = shared_from_this(), thread] {
+      if (thread->CloseFirst(self->line)) return self->then(true);
+      self->Go();
+    });
+  }
+};
+
+}  // namespace
+
+Acceptor::Acceptor(std::shared_ptr<HttpServerState> shared,
+                   const std::vector<std::shared_ptr<IoThread>>& threads)
+    : shared_(std::move(shared)),
+      threads_(threads),
+      spare_files_(std::make_shared<SpareFiles>(kSpareFiles)),
+      acceptor_(threads.front()->context()),
+      retry_(threads.front()->context()),
+      max_files_(RaiseOpenFileLimit(shared_->options.limits.max_connections)) {}
+
+Status Acceptor::Listen(const std::string& wanted) {
+  auto parsed = ParseHostPort(wanted);
+  if (!parsed.ok()) return InvalidArgument("http_address " + parsed.status().message());
+  HostPort where = std::move(*parsed);
+  error_code fault;
+  tcp::resolver resolver(threads_.front()->context());
+  const auto found = resolver.resolve(where.host, std::to_string(where.port), tcp::resolver::passive, fault);
+  if (fault) return Unavailable("http_address: cannot listen on " + wanted + ": " + fault.message());
+  const tcp::endpoint endpoint = found.begin()->endpoint();
+  acceptor_.open(endpoint.protocol(), fault);
+  if (!fault) acceptor_.set_option(tcp::acceptor::reuse_address(true), fault);
+  if (!fault) acceptor_.bind(endpoint, fault);
+  if (!fault) acceptor_.listen(asio::socket_base::max_listen_connections, fault);
+  if (fault) return Unavailable("http_address: cannot listen on " + wanted + ": " + fault.message());
+  where.port = acceptor_.local_endpoint().port();
+  address_ = ToString(where);
+  shared_->on_loopback = IsLoopback(acceptor_.local_endpoint().address().to_string());
+  return Status::Ok();
+}
+
+void Acceptor::Accept() {
+  const auto thread = threads_[next_thread_++ % threads_.size()];
+  acceptor_.async_accept(thread->context(), [this, thread](error_code fault, tcp::socket socket) {
+    if (!acceptor_.is_open()) return;
+    const bool has_spare_file = std::exchange(spare_file_given_, false);
+    if (fault) return OnFault(fault);
+    if (!has_spare_file) spare_files_->Refill();
+    OnAccepted(thread, std::move(socket), has_spare_file);
+    Accept();
+  });
+}
+
+void Acceptor::OnFault(error_code fault) {
+  namespace errc = boost::system::errc;
+  const bool no_file = fault == errc::too_many_files_open || fault == errc::too_many_files_open_in_system;
+  spare_file_given_ = no_file && spare_files_->GiveOne();
+  if (spare_file_given_) return Accept();
+  retry_.expires_after(kRetryAccept);
+  retry_.async_wait([this](error_code stopped) {
+    if (!stopped && acceptor_.is_open()) Accept();
+  });
+  // The next try finds the file of an idle connection, or a spare one.
+  MakeRoom(Line::kIdle, [this](bool found) {
+    if (!found) MakeRoom(Line::kOverLimit, [](bool) {});
+  });
+}
+
+void Acceptor::OnAccepted(const std::shared_ptr<IoThread>& thread, tcp::socket socket, bool has_spare_file) {
+  error_code fault;
+  socket.non_blocking(true, fault);
+  if (!fault) socket.set_option(tcp::no_delay(true), fault);
+  if (fault) return;
+  const Fullness fullness = has_spare_file ? Fullness::kFull : FullnessWith(socket.native_handle());
+  const auto connection = std::make_shared<Connection>(
+      shared_, thread,
+      std::make_unique<TcpSocket>(std::move(socket), has_spare_file ? spare_files_ : nullptr));
+  const auto begin = [thread, connection] { RunOn(*thread, [connection] { connection->Begin(); }); };
+  const auto begin_over_limit = [thread, connection] {
+    RunOn(*thread, [connection] { connection->BeginOverLimit(); });
+  };
+  if (fullness == Fullness::kRoom) return begin();
+  MakeRoom(Line::kIdle, [=, this](bool found) {
+    if (found) return begin();
+    if (fullness == Fullness::kFull) return begin_over_limit();
+    MakeRoom(Line::kOverLimit, [=](bool found_other) {
+      if (found_other) begin_over_limit();
+    });
+  });
+}
+
+Acceptor::Fullness Acceptor::FullnessWith(int any_file) const {
+  const int64_t most = shared_->options.limits.max_connections;
+  const int free_file = LowestFreeFile(any_file);
+  const auto is_one_too_many = [&](int64_t connections, int64_t kept_files) {
+    return shared_->connections >= connections || free_file >= max_files_ - kept_files;
+  };
+  if (!is_one_too_many(most, kKeptFiles)) return Fullness::kRoom;
+  return is_one_too_many(most + kMaxRefused, kKeptFiles / 2) ? Fullness::kOverFull : Fullness::kFull;
+}
+
+void Acceptor::MakeRoom(Line line, std::function<void(bool found)> then) const {
+  auto search = std::make_shared<RoomSearch>();
+  search->threads = threads_;
+  search->line = line;
+  search->then = std::move(then);
+  std::sort(search->threads.begin(), search->threads.end(),
+            [line](const auto& a, const auto& b) { return a->FirstSinceNs(line) > b->FirstSinceNs(line); });
+  search->Go();
+}
+
+void Acceptor::Close() {
+  error_code ignored;
+  acceptor_.close(ignored);
+  retry_.cancel();
+}
+
+}  // namespace tramontane

@@ -1,0 +1,60 @@
+// Acceptor: takes in the connections of an HttpServer, and looks for room where there are too many: on any io
+// thread the connection that has waited longest for a request is closed for the new one; where none waits,
+// the new one begins over the limit. On the first of the io threads, but for Listen.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/core/status.h"
+#include "server/http/connection.h"
+#include "server/http/io_thread.h"
+#include "server/http/spare_files.h"
+
+namespace tramontane {
+
+class Acceptor {
+ public:
+  // `threads` must run until what was accepted is closed.
+  Acceptor(std::shared_ptr<HttpServerState> shared, const std::vector<std::shared_ptr<IoThread>>& threads);
+
+  // Before the threads run. UNAVAILABLE or INVALID_ARGUMENT says why not.
+  Status Listen(const std::string& wanted);
+  const std::string& address() const { return address_; }  // with the port that was really taken
+
+  void Accept();
+  void Close();
+
+ private:
+  enum class Fullness {
+    kRoom,
+    kFull,      // one connection more than there may be, or than the system's files allow
+    kOverFull,  // one more, too, of those that are over the limit
+  };
+
+  void OnFault(boost::system::error_code fault);
+  void OnAccepted(const std::shared_ptr<IoThread>& thread, boost::asio::ip::tcp::socket socket,
+                  bool has_spare_file);
+  Fullness FullnessWith(int any_file) const;
+  // Closes the connection that stands in the line for longest, of all threads. then(whether there was one),
+  // on any of them.
+  void MakeRoom(ConnectionThread::Line line, std::function<void(bool found)> then) const;
+
+  const std::shared_ptr<HttpServerState> shared_;
+  const std::vector<std::shared_ptr<IoThread>>& threads_;
+  const std::shared_ptr<SpareFiles> spare_files_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::steady_timer retry_;
+  size_t next_thread_ = 0;
+  bool spare_file_given_ = false;  // for the next connection
+  int64_t max_files_ = 0;
+  std::string address_;
+};
+
+}  // namespace tramontane

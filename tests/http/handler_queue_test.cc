@@ -1,0 +1,103 @@
+#include "server/http/handler_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tramontane {
+namespace {
+
+constexpr int64_t kLongBytes = 1 << 20;
+
+class HandlerQueueTest : public ::testing::Test {
+ protected:
+  bool Push(const std::string& client, int64_t bytes = 1) {
+    return queue_.Push({.client = client, .bytes = bytes, .run = nullptr});
+  }
+  // Whose work comes next; it stays under way.
+  std::string Begin(bool may_be_long = true) {
+    auto work = queue_.Pop(may_be_long);
+    if (!work) return "";
+    under_way_.push_back(std::move(*work));
+    return under_way_.back().client;
+  }
+  std::string Next(int64_t took_ns = 1000) {
+    const std::string client = Begin();
+    if (client.empty()) return "";
+    queue_.Done(under_way_.back(), took_ns);
+    under_way_.pop_back();
+    return client;
+  }
+
+  HandlerQueue queue_{1000};
+  std::vector<HandlerWork> under_way_;
+};
+
+TEST_F(HandlerQueueTest, OneThatComesWaitsForNoneOfWhatAnotherHasBroughtInMasses) {
+  for (int i = 0; i < 500; ++i) Push("greedy");
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(Next(), "greedy");
+  EXPECT_EQ(Begin(), "greedy");
+  Push("honest");
+  Push("honest");
+  EXPECT_EQ(Begin(), "honest") << "nothing of it is under way";
+  EXPECT_EQ(Begin(), "greedy") << "each has one";
+}
+
+TEST_F(HandlerQueueTest, ClientsTakeTurnsByTheTimeThatTheirWorkTook) {
+  for (int i = 0; i < 100; ++i) Push("slow");
+  for (int i = 0; i < 100; ++i) Push("quick");
+  int slow = 0;
+  for (int i = 0; i < 55; ++i) {
+    const std::string client = Begin();
+    if (client == "slow") ++slow;
+    queue_.Done(under_way_.back(), client == "slow" ? 10'000 : 1000);
+    under_way_.pop_back();
+  }
+  EXPECT_GE(slow, 5);
+  EXPECT_LE(slow, 6);
+}
+
+TEST_F(HandlerQueueTest, LongWorkStandsInALineOfItsOwn) {
+  Push("greedy", kLongBytes);
+  Push("greedy", kLongBytes);
+  Push("greedy");
+  Push("other", kLongBytes);
+  EXPECT_EQ(Begin(/*may_be_long=*/false), "greedy");
+  EXPECT_EQ(under_way_.back().bytes, 1) << "what is short passes what is long, of the same client too";
+  EXPECT_EQ(Begin(/*may_be_long=*/false), "");
+  EXPECT_EQ(Begin(), "other");
+  EXPECT_EQ(Begin(), "greedy");
+}
+
+TEST_F(HandlerQueueTest, AClientsOwnWorkIsDoneInItsOrder) {
+  Push("one", 3);
+  Push("one", kLongBytes);
+  Push("one", 4);
+  for (const int64_t bytes : {int64_t{3}, kLongBytes, int64_t{4}}) {
+    Begin();
+    EXPECT_EQ(under_way_.back().bytes, bytes);
+  }
+}
+
+TEST_F(HandlerQueueTest, AClientHasAtMostHalfOfTheQueueWhileAnotherWaits) {
+  Push("other");
+  int taken = 0;
+  while (Push("greedy")) ++taken;
+  EXPECT_EQ(taken, 500);
+  EXPECT_TRUE(Push("other"));
+  EXPECT_EQ(Next(), "other");
+  EXPECT_TRUE(Push("third"));
+}
+
+TEST_F(HandlerQueueTest, AQueueOfOneClientHasRoomForAnother) {
+  int taken = 0;
+  while (Push("greedy")) ++taken;
+  EXPECT_GT(taken, 500);
+  EXPECT_TRUE(Push("honest"));
+}
+
+}  // namespace
+}  // namespace tramontane
