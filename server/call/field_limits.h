@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "server/call/answer_cost.h"
+
 namespace tramontane {
 
 // As built, a gateway does not know the settings of the servers behind it: these are the least strict.
@@ -16,6 +18,7 @@ struct FieldLimits {
   int64_t max_logit_bias = 1024;            // entries of logit_bias
   int64_t max_constraint_bytes = 64 << 10;  // of a schema, a regex, a grammar, or all choices together
   int64_t max_constraint_choices = 1024;    // texts of a choice
+  int64_t max_answer_bytes = kDefaultMaxAnswerBytes;  // of one answer (answer_cost.h); 0: no bound
 };
 
 }  // namespace tramontane

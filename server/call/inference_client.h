@@ -6,6 +6,7 @@
 // given them returns, and must not block.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -53,6 +54,9 @@ struct InferenceCallOptions {
   int64_t receive_ns = 0;
   int64_t parse_ns = 0;
   bool continues = false;  // a later call of a request that was taken: a server that drains finishes it
+  // What the answers to a request's other prompts may take together, so far (answer_cost.h); null: there are
+  // none.
+  std::shared_ptr<std::atomic<int64_t>> answer_bytes = {};
 };
 
 class InferenceClient {
@@ -77,6 +81,9 @@ class InferenceClient {
                done(error, static_cast<const Response&>(response));
              });
   }
+
+  // So many more requests wait at a door, or fewer: they are taken, and become calls as room comes.
+  virtual void NoteUnsent(int64_t /*change*/) {}
 
   // Would take a request now: healthy, not draining; for several servers, one of them.
   virtual bool ready() const = 0;

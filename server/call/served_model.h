@@ -12,6 +12,7 @@
 #include "models/grammar/constraint_compiler.h"
 #include "models/model_config.h"
 #include "models/tokenizer/tokenizer.h"
+#include "server/call/answer_cost.h"
 
 namespace tramontane {
 
@@ -24,7 +25,8 @@ struct ServedModel {
   const ChatFormat* chat_format = nullptr;  // outlives the server
   const Clock* clock = nullptr;             // the engine's
   std::string weight_sample = {};           // SampleOfWeights: what keys and values are known by
-  ConstraintCompiler* constraints = nullptr;  // null: no structured output; outlives the server
+  ConstraintCompiler* constraints = nullptr;          // null: no structured output; outlives the server
+  int64_t max_answer_bytes = kDefaultMaxAnswerBytes;  // of one answer (answer_cost.h); 0: no bound
 };
 
 }  // namespace tramontane

@@ -38,9 +38,9 @@ struct GatewayArguments {
 
 // Those of `serve` that mean something here: HTTP's, and how to stop and log.
 bool MeansSomethingHere(std::string_view key) {
-  constexpr std::array<std::string_view, 9> kOthers = {"api_keys",      "trusted_proxy", "protect_metrics",
-                                                       "any_model",     "strict_fields", "drain_delay",
-                                                       "drain_timeout", "log_level",     "log_format"};
+  constexpr std::array<std::string_view, 10> kOthers = {
+      "api_keys",      "max_answer_bytes", "trusted_proxy", "protect_metrics", "any_model",
+      "strict_fields", "drain_delay",      "drain_timeout", "log_level",       "log_format"};
   return key.starts_with("http_") || std::find(kOthers.begin(), kOthers.end(), key) != kOthers.end();
 }
 
@@ -84,6 +84,7 @@ GatewayOptions GatewayOptionsOf(const ServeConfig& config, std::shared_ptr<const
   options.limits = HttpLimitsOf(config);
   options.doorkeeper = std::move(doorkeeper);
   options.protect_metrics = config.protect_metrics;
+  options.field_limits.max_answer_bytes = config.max_answer_bytes;
   options.any_model = config.any_model;
   options.on_answer = LogAnswer;
   options.strict_fields = config.strict_fields == "on";

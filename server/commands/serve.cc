@@ -139,6 +139,10 @@ void LogServerLimits(const ServerOptions& options) {
   log("max_queued_work", options.max_queued_work, "one more is refused");
   log("max_queued_work_bytes", WorkerPoolOptions().max_queued_bytes, "input beyond it is refused");
   log("max_streams", options.max_streams, "one more is refused");
+  spdlog::info(
+      "limit: max_answer_bytes = {}: an answer for which more is asked is refused, INVALID_ARGUMENT (0: "
+      "none)",
+      options.field_limits.max_answer_bytes);
   log("max_sessions", options.sessions.max_sessions,
       "of more the idle one used longest ago goes; where all are in use one more is refused");
 }
@@ -160,6 +164,7 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
   options.any_model = config.any_model;
   options.strict_fields = config.strict_fields == "on";
   options.field_limits = FieldLimitsOf(limits, ConstraintLimitsOf(config));
+  options.field_limits.max_answer_bytes = config.max_answer_bytes;
   options.worker_threads = static_cast<int32_t>(config.worker_threads);
   options.compiler_threads = static_cast<int32_t>(config.compiler_threads);
   options.max_queued_work = static_cast<int32_t>(config.max_queued_work);
@@ -255,6 +260,7 @@ ServedModel ServedModelOf(const ServeConfig& config, const LoadedModel& loaded) 
   model.chat_format = &loaded.host->chat_format();
   model.clock = &loaded.clock;
   model.weight_sample = loaded.host->weight_sample();
+  model.max_answer_bytes = config.max_answer_bytes;
   model.constraints = loaded.constraints.get();
   return model;
 }

@@ -96,6 +96,7 @@ void EngineLimitsToProto(const ServedModel& model, v1::Limits* proto) {
   proto->set_max_queued_bytes(limits.max_queued_bytes);
   proto->set_max_sequences(limits.max_sequences);
   proto->set_max_step_tokens(limits.max_step_tokens);
+  proto->set_max_answer_bytes(model.max_answer_bytes);
   if (model.constraints == nullptr) return;
   const ConstraintLimits& constraints = model.constraints->limits();
   proto->set_max_constraint_bytes(constraints.max_bytes);

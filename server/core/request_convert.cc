@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "server/answers/marked_calls.h"
 #include "server/answers/thought_grammar.h"
 #include "server/answers/tool_choice.h"
+#include "server/core/answer_bound.h"
 #include "server/core/model_info.h"
 #include "server/sessions/context_policy_convert.h"
 #include "server/sessions/session_prompt.h"
@@ -60,6 +62,18 @@ RpcError ConvertOutput(const v1::Output& proto, OutputParams* output) {
     return FieldError("output.prompt_logprobs",
                       "is " + std::to_string(proto.prompt_logprobs()) + ", below 0");
   }
+  return {};
+}
+
+// An output of log probabilities that may run to the end of the context runs as far as its answer has room.
+RpcError BoundAnswer(int64_t most, const ContextPolicy& policy, const EngineLimits& limits,
+                     Request* request) {
+  if (RpcError error = CheckAnswerBytes(*request, limits, /*others=*/0, most); !error.ok()) return error;
+  if (request->stopping.max_tokens) return {};
+  const bool is_endless = policy.type != ContextPolicyType::kNone;
+  const int64_t rest = (is_endless ? policy.n_ctx : limits.context) - std::ssize(request->prompt);
+  const std::optional<int64_t> tokens = MostScoredTokens(*request, limits, most);
+  if (tokens && *tokens < rest) request->stopping.max_tokens = tokens;
   return {};
 }
 
@@ -121,6 +135,8 @@ RpcError RequestConverter::Generate(const v1::GenerateRequest& proto, Request* r
   if (policy.type == ContextPolicyType::kNone) {
     if (RpcError error = CheckOutputRoom(*request, limits.context); !error.ok()) return error;
   }
+  if (RpcError error = BoundAnswer(model_.max_answer_bytes, policy, limits, request); !error.ok())
+    return error;
   request->output.marked_ids = MarkedIds(answer_syntax_, proto.has_chat());
   ThoughtMarks& thoughts = request->output.thoughts;
   if (proto.has_chat()) {
@@ -159,7 +175,7 @@ RpcError RequestConverter::ScoreCandidates(const v1::ScoreCandidatesRequest& pro
                                goes_on, &request->candidates.emplace_back());
     if (!error.ok()) return error;
   }
-  return {};
+  return CheckAnswerBytes(*request, model_.engine->limits(), /*others=*/0, model_.max_answer_bytes);
 }
 
 RpcError RequestConverter::ConstrainOutput(const v1::GenerateRequest& proto,

@@ -9,6 +9,7 @@
 
 #include "server/access/api_key.h"
 #include "server/base/request_id.h"
+#include "server/core/answer_bound.h"
 
 namespace tramontane {
 namespace {
@@ -76,7 +77,16 @@ RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void(
   request.kv_owner = session_.kv_owner();
   parts_.text = !proto.output().has_text() || proto.output().text();
   parts_.token_ids = !proto.output().has_token_ids() || proto.output().token_ids();
-  return Submit(std::move(request), proto.has_chat(), std::move(on_ready));
+  if (options_.answer_bytes == nullptr) {
+    return Submit(std::move(request), proto.has_chat(), std::move(on_ready));
+  }
+  const int64_t bytes = AnswerBytes(request, serving_->model.engine->limits());
+  const int64_t others = options_.answer_bytes->fetch_add(bytes);
+  error =
+      CheckAnswerBytes(request, serving_->model.engine->limits(), others, serving_->model.max_answer_bytes);
+  if (error.ok()) error = Submit(std::move(request), proto.has_chat(), std::move(on_ready));
+  if (!error.ok()) *options_.answer_bytes -= bytes;
+  return error;
 }
 
 RpcError ServedCall::Admit(const v1::ScoreCandidatesRequest& proto, std::function<void()> on_ready,

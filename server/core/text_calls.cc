@@ -1,10 +1,13 @@
 #include "server/core/text_calls.h"
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/core/utf8.h"
+#include "server/call/answer_cost.h"
+#include "server/core/answer_bound.h"
 #include "server/core/chat_from_proto.h"
 #include "server/core/model_info.h"
 
@@ -18,6 +21,14 @@ RpcError CheckTokenizeBytes(const std::string& path, int64_t bytes) {
   return FieldError(path, "has " + std::to_string(bytes) + " bytes; at most " +
                               std::to_string(kMaxTokenizeBytes) + " are tokenised at once");
 }
+
+// `bytes`: of the answer, on its way to the client (server/call/answer_cost.h).
+RpcError CheckAnswer(const std::string& path, const std::string& what, int64_t bytes, int64_t most) {
+  if (most == 0 || bytes <= most) return {};
+  return AnswerTooLarge(path, what, bytes, most);
+}
+
+std::string TokensText(size_t tokens) { return std::to_string(tokens) + " tokens"; }
 
 }  // namespace
 
@@ -46,10 +57,17 @@ RpcError TextCalls::Tokenize(const v1::TokenizeRequest& proto, v1::TokenizeRespo
     case v1::TokenizeRequest::INPUT_NOT_SET:
       return FieldError("input", "is missing: exactly one of text and chat is needed");
   }
+  const std::string path = proto.pieces() ? "pieces" : proto.has_chat() ? "chat" : "text";
+  const std::string what =
+      proto.pieces() ? "is true for " + TokensText(ids.size()) : "has " + TokensText(ids.size());
+  const int64_t token_bytes = kTokenBytes + (proto.pieces() ? kPieceBytes : 0);
+  RpcError error = CheckAnswer(path, what, std::ssize(ids) * token_bytes, model_.max_answer_bytes);
+  if (!error.ok()) return error;
+  response->mutable_token_ids()->Reserve(static_cast<int>(ids.size()));
   response->mutable_token_ids()->Add(ids.begin(), ids.end());
-  if (proto.pieces()) {
-    for (const int32_t id : ids) response->add_pieces(PieceText(*model_.tokenizer, id));
-  }
+  if (!proto.pieces()) return {};
+  response->mutable_pieces()->Reserve(static_cast<int>(ids.size()));
+  for (const int32_t id : ids) response->add_pieces(PieceText(*model_.tokenizer, id));
   return {};
 }
 
@@ -62,6 +80,12 @@ RpcError TextCalls::Detokenize(const v1::DetokenizeRequest& proto, v1::Detokeniz
   for (const int32_t id : proto.token_ids()) {
     bytes +=
         !skip_special && model_.tokenizer->IsControl(id) ? model_.tokenizer->Piece(id) : message.Next(id);
+    const int64_t most = model_.max_answer_bytes;
+    const auto text_bytes = static_cast<int64_t>(bytes.size()) * kTextCopies;
+    if (most > 0 && text_bytes > most) {
+      return AnswerTooLarge("token_ids", "has " + std::to_string(proto.token_ids_size()) + " entries",
+                            text_bytes, most);
+    }
   }
   response->set_text(ReplaceInvalidUtf8(bytes));
   return {};
@@ -75,6 +99,12 @@ RpcError TextCalls::RenderChat(const v1::RenderChatRequest& proto, v1::RenderCha
   RenderedChat rendered;
   if (RpcError error = RenderChatProto(*model_.chat_format, proto.chat(), &rendered); !error.ok())
     return error;
+  const int64_t answer_bytes =
+      std::ssize(rendered.ids) * kTokenBytes + std::ssize(rendered.text) * kTextCopies;
+  RpcError error =
+      CheckAnswer("chat", "has " + TokensText(rendered.ids.size()), answer_bytes, model_.max_answer_bytes);
+  if (!error.ok()) return error;
+  response->mutable_token_ids()->Reserve(static_cast<int>(rendered.ids.size()));
   response->mutable_token_ids()->Add(rendered.ids.begin(), rendered.ids.end());
   response->set_text(ReplaceInvalidUtf8(rendered.text));
   return {};

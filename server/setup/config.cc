@@ -70,7 +70,9 @@ const std::vector<Setting>& ServeSettings() {
       Bytes("http_max_body_bytes", &C::http_max_body_bytes, 1 << 10, 1 << 30,
             "longest body of a request, also decompressed; more is refused with 413"),
       Bytes("http_max_held_body_bytes", &C::http_max_held_body_bytes, 1 << 20, int64_t{1} << 40,
-            "requests that are not parsed yet, together; more are refused with 503"),
+            "requests that are not parsed yet, and prompts that wait to be sent, together; more are refused "
+            "with "
+            "503"),
       Seconds("http_read_timeout", &C::http_read_timeout, 0.01, 86400.0, "for a request to arrive; then 408"),
       Seconds("http_idle_timeout", &C::http_idle_timeout, 0.01, 86400.0,
               "between two requests of a connection; then it is closed"),
@@ -159,6 +161,9 @@ const std::vector<Setting>& ServeSettings() {
       Integer("compiler_threads", &C::compiler_threads, 1, 64, "N", "threads that compile constraints"),
       Integer("max_queued_work", &C::max_queued_work, 1, 1 << 20, "N",
               "requests waiting for threads of either kind; one more is refused with RESOURCE_EXHAUSTED"),
+      Bytes("max_answer_bytes", &C::max_answer_bytes, 0, int64_t{1} << 40,
+            "one answer, log probabilities and all, by what its request asks for; more is refused with "
+            "INVALID_ARGUMENT; 0: no bound"),
       Bytes("max_unread_answer_bytes", &C::max_unread_answer_bytes, 1 << 20, int64_t{1} << 40,
             "answers that clients of both doors have not taken yet, together"),
       Integer("max_streams", &C::max_streams, 1, 1 << 20, "N",

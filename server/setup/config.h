@@ -11,6 +11,7 @@
 #include "kernels/backends/cpu_backend.h"
 #include "kernels/core/dtype.h"
 #include "kernels/core/status.h"
+#include "server/call/answer_cost.h"
 #include "server/http/limits.h"
 
 namespace tramontane {
@@ -81,6 +82,7 @@ struct ServeConfig {
   int64_t compiler_threads = 4;
   int64_t max_queued_work = 2048;
   int64_t max_streams = 2048;
+  int64_t max_answer_bytes = kDefaultMaxAnswerBytes;  // 0: no bound
   int64_t max_unread_answer_bytes = int64_t{256} << 20;
   int64_t max_sessions = 256;
   double session_ttl = 3600.0;  // seconds; 0: none

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -45,6 +46,7 @@ class FakeExchange final : public HttpExchange {
   void Listen(std::shared_ptr<HttpListener> listener) override { listener_ = std::move(listener); }
   void Post(std::function<void()> work) override { work(); }
   void RunOnHandler(std::function<void()> work) override { work(); }
+  HeldBytes NewShare() override { return HeldBytes(budget_); }
 
   bool answered() const { return answered_; }
   const HttpResponse& response() const { return response_; }
@@ -57,6 +59,7 @@ class FakeExchange final : public HttpExchange {
   }
 
   HttpRequest request_;
+  ByteBudget budget_{int64_t{1} << 30};
   std::shared_ptr<HttpListener> listener_;
   bool answered_ = false;
   HttpResponse response_;
@@ -223,6 +226,21 @@ TEST_F(Endpoints, TokenizeAndBack) {
   EXPECT_EQ(begun->json()["tokens"], Json::array({1}));
   EXPECT_EQ(Ask(AnswerDetokenize, R"({"tokens":[]})")->json()["prompt"], "");
   EXPECT_EQ(Ask(AnswerDetokenize, "{\"tokens\":[100,101]}")->json()["prompt"], "ab");
+}
+
+// As a tree of JSON would be printed.
+TEST_F(Endpoints, ListsOfAnyLengthAndTextAreWrittenWithoutATree) {
+  google::protobuf::RepeatedPtrField<std::string> texts;
+  google::protobuf::RepeatedField<int32_t> ids;
+  EXPECT_EQ(TextsJson(texts), "[]");
+  EXPECT_EQ(IdsJson(ids), "[]");
+  const char* const kTexts[] = {"a", "\b\x7f\"\\", "\xe2\x80\xa8", "\xc2\x85,", "", "\xff"};
+  for (int i = 0; i < 2049; ++i) {
+    texts.Add(kTexts[i % std::size(kTexts)]);
+    ids.Add(i - 1);
+  }
+  EXPECT_EQ(TextsJson(texts), PrintJson(Json(texts)));
+  EXPECT_EQ(IdsJson(ids), PrintJson(Json(ids)));
 }
 
 TEST_F(Endpoints, TokenizerInfoHasAnEndToken) {

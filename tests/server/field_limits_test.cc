@@ -5,6 +5,7 @@
 
 #include "engine/limits.h"
 #include "models/grammar/constraint.h"
+#include "server/call/served_model.h"
 
 namespace tramontane {
 namespace {
@@ -20,6 +21,7 @@ TEST(FieldLimits, AsBuiltAreNoStricterThanAServerAsBuilt) {
   EXPECT_EQ(fields.max_logit_bias, engine.max_logit_bias);
   EXPECT_EQ(fields.max_constraint_bytes, constraints.max_bytes);
   EXPECT_EQ(fields.max_constraint_choices, constraints.max_choices);
+  EXPECT_EQ(fields.max_answer_bytes, ServedModel().max_answer_bytes);
 }
 
 }  // namespace

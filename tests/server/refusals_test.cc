@@ -2,18 +2,25 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <future>
 #include <limits>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "server/core/answer_bound.h"
+#include "tests/server/call_reader.h"
 #include "tests/server/scripted_server.h"
 
 namespace tramontane {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -253,6 +260,104 @@ TEST_F(Refusals, APromptBeyondTheContextSaysHowLongItIs) {
   status = Send(text);
   ExpectRefused(status, "text");
   EXPECT_EQ(DetailOf<google::rpc::ErrorInfo>(status)->reason(), "CONTEXT_LENGTH_EXCEEDED");
+}
+
+std::vector<int32_t> SomeIds(size_t count) { return std::vector<int32_t>(count, 300); }
+
+void ExpectAnswerTooLarge(const grpc::Status& status, const std::string& says) {
+  EXPECT_THAT(status.error_message(), HasSubstr(says));
+  EXPECT_THAT(status.error_message(), HasSubstr("at most 268435456 are allowed (max_answer_bytes)"));
+  const auto info = DetailOf<google::rpc::ErrorInfo>(status);
+  ASSERT_TRUE(info);
+  EXPECT_EQ(info->reason(), "ANSWER_TOO_LARGE");
+  EXPECT_EQ(info->metadata().at("max_answer_bytes"), "268435456");
+  EXPECT_GT(std::stoll(info->metadata().at("answer_bytes")), 268435456);
+}
+
+TEST_F(Refusals, AnAnswerBeyondItsBoundIsRefusedBeforeItIsComputed) {
+  const int64_t steps = server_->engine().Load().steps;
+  v1::GenerateRequest prompt = RequestOfIds(SomeIds(30'000), 1);
+  prompt.set_choices(16);
+  prompt.mutable_output()->set_prompt_logprobs(20);
+  grpc::Status status = Send(prompt);
+  ExpectRefused(status, "output.prompt_logprobs");
+  ExpectAnswerTooLarge(status, "is 20 for a prompt of 30000 tokens in each of 16 choices");
+
+  v1::GenerateRequest output = RequestOfIds({300}, 30'000);
+  output.set_choices(16);
+  output.mutable_output()->set_logprobs(20);
+  status = Send(output);
+  ExpectRefused(status, "output.logprobs");
+  ExpectAnswerTooLarge(status, "is 20 for 30000 tokens in each of 16 choices");
+  output.mutable_stopping()->clear_max_tokens();
+  output.mutable_stopping()->set_min_tokens(30'000);
+  ExpectRefused(Send(output), "output.logprobs");
+
+  v1::ScoreCandidatesRequest scores;
+  scores.mutable_token_ids()->add_ids(300);
+  for (int i = 0; i < 64; ++i) {
+    auto* ids = scores.add_candidates()->mutable_token_ids()->mutable_ids();
+    ids->Resize(30'000, 100);  // one byte each
+  }
+  Status unary = server_->client().ScoreCandidates(scores).status();
+  EXPECT_EQ(unary.field(), "candidates");
+  EXPECT_THAT(unary.message(), AllOf(HasSubstr("has 64 entries"), HasSubstr("max_answer_bytes")));
+
+  v1::TokenizeRequest pieces;
+  pieces.set_pieces(true);
+  for (int i = 0; i < 1'000'000; ++i) *pieces.mutable_text() += "\u4e00";  // three tokens each
+  unary = server_->client().Tokenize(pieces).status();
+  EXPECT_EQ(unary.field(), "pieces");
+  EXPECT_THAT(unary.message(), AllOf(HasSubstr("is true for 300"), HasSubstr("max_answer_bytes")));
+  EXPECT_EQ(server_->engine().Load().steps, steps);
+}
+
+TEST(AnswerBound, LeavesRoomForEvaluationsOfWholeContexts) {
+  Request request;
+  EngineLimits limits;
+  limits.context = 128 << 10;
+  request.prompt.resize(32 << 10);
+  request.output.prompt_logprobs = kMaxTopLogprobs;
+  EXPECT_TRUE(CheckAnswerBytes(request, limits, 0, kDefaultMaxAnswerBytes).ok());
+  request.prompt.resize(128 << 10);
+  request.output.prompt_logprobs = 5;
+  EXPECT_TRUE(CheckAnswerBytes(request, limits, 0, kDefaultMaxAnswerBytes).ok());
+  request.output.prompt_logprobs = kMaxTopLogprobs;
+  EXPECT_FALSE(CheckAnswerBytes(request, limits, 0, kDefaultMaxAnswerBytes).ok());
+  EXPECT_TRUE(CheckAnswerBytes(request, limits, 0, 0).ok()) << "no bound";
+}
+
+TEST(AnswerBound, WithoutMaxTokensScoredOutputEndsWhereItsAnswerIsFull) {
+  ScriptedServerOptions options;
+  options.max_answer_bytes = 80 * 21 * 10;  // ten tokens with twenty beside each
+  ScriptedServer server(options);
+  v1::GenerateRequest request = RequestOfIds({300}, 1);
+  request.mutable_stopping()->clear_max_tokens();
+  request.mutable_stopping()->set_ignore_eos(true);
+  request.mutable_output()->set_logprobs(20);
+  Stream stream(server.stub(), request);
+  ASSERT_TRUE(stream.ReadAll().ok());
+  EXPECT_EQ(stream.finished().reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(stream.finished().usage().completion_tokens(), 10);
+  request.mutable_stopping()->set_max_tokens(11);
+  Stream refused(server.stub(), request);
+  EXPECT_THAT(refused.ReadAll().error_message(), HasSubstr("max_answer_bytes"));
+}
+
+TEST_F(Refusals, TheAnswersToOneRequestsPromptsCountTogether) {
+  InferenceCallOptions options;
+  options.answer_bytes = std::make_shared<std::atomic<int64_t>>(kDefaultMaxAnswerBytes - 1000);
+  v1::GenerateRequest request = RequestOfIds({1, 2, 3, 4, 5}, 1);
+  request.mutable_output()->set_prompt_logprobs(0);
+  for (const bool fits : {false, true}) {
+    if (fits) *options.answer_bytes -= 1000;
+    CallReader call(server_->server().client(), request, options);
+    const RpcError outcome = call.ReadAll();
+    EXPECT_EQ(outcome.ok(), fits);
+    if (!fits) EXPECT_THAT(outcome.message(), HasSubstr("its other prompts take 268434456 of these"));
+  }
+  EXPECT_EQ(*options.answer_bytes, kDefaultMaxAnswerBytes - 2000 + 5 * 208)
+      << "what was refused takes nothing";
 }
 
 // A chat that is far too long is refused by its bytes too: the length told is theirs, not a tokeniser's.

@@ -24,7 +24,7 @@ constexpr int64_t kMostPolls = 60'000 / kPollMs;
 
 // ---- ScriptedServer --------------------------------------------------------------------------------
 
-ScriptedServer::ScriptedServer(ScriptedServerOptions options) {
+ScriptedServer::ScriptedServer(ScriptedServerOptions options) : max_answer_bytes_(options.max_answer_bytes) {
   QuietLogs();
   auto tokenizer = LoadTokenizer(std::string(TRAMONTANE_SOURCE_DIR) + "/models/breeze/weights");
   TM_CHECK(tokenizer.ok(), "%s", tokenizer.status().message().c_str());
@@ -80,6 +80,7 @@ ServedModel ScriptedServer::served() const {
   served.tokenizer = tokenizer_.get();
   served.chat_format = chat_format_.get();
   served.clock = &clock_;
+  served.max_answer_bytes = max_answer_bytes_;
   return served;
 }
 

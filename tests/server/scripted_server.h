@@ -30,6 +30,7 @@ struct ScriptedServerOptions {
   EngineLimits limits;  // context and pool_pages 0: 32768 and enough
   ServerOptions server;
   bool serve = true;
+  int64_t max_answer_bytes = kDefaultMaxAnswerBytes;
   std::string says = {};                                            // "": a text of its own
   std::function<ChatFormatPtr(const Tokenizer&)> chat_format = {};  // null: the tokenizer's version's
 };
@@ -63,6 +64,7 @@ class ScriptedServer {
   void CheckWaited(int64_t polls) const;
 
   SteadyClock clock_;
+  const int64_t max_answer_bytes_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   ChatFormatPtr chat_format_;
   std::unique_ptr<ScriptedModel> model_;

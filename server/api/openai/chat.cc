@@ -149,9 +149,8 @@ void AnswerRenderChat(const GatewayContext& context, const std::shared_ptr<HttpE
       CallerOf(*exchange), std::move(request),
       [exchange, parsed = std::move(parsed)](const RpcError& error, const v1::RenderChatResponse& rendered) {
         if (!error.ok()) return exchange->Respond(ErrorResponse(parsed.names[0].Explain(error)));
-        Json body = RenderedJson(parsed.calls[0], rendered.token_ids());
-        body["text"] = rendered.text();
-        RespondWith(*exchange, body, parsed.ignored);
+        RespondWithText(*exchange, RenderedJson(parsed.calls[0], rendered.token_ids(), &rendered.text()),
+                        parsed.ignored);
       });
 }
 

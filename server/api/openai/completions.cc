@@ -226,18 +226,25 @@ struct RenderedPrompts {
   std::shared_ptr<HttpExchange> exchange;
   std::mutex mutex;  // guards what follows
   std::vector<std::string> ignored;
-  Json prompts = Json::array();
+  std::vector<std::string> prompts;  // as JSON; "": missing
   size_t missing = 0;
   bool answered = false;
 
-  void Put(size_t index, Json prompt);
+  void Put(size_t index, std::string prompt);
   void Fail(const ApiError& error);
 };
 
-void RenderedPrompts::Put(size_t index, Json prompt) {
+void RenderedPrompts::Put(size_t index, std::string prompt) {
   const std::lock_guard lock(mutex);
   prompts[index] = std::move(prompt);
-  if (--missing == 0 && !std::exchange(answered, true)) RespondWith(*exchange, prompts, ignored);
+  if (--missing != 0 || std::exchange(answered, true)) return;
+  std::string list;
+  for (std::string& text : prompts) {
+    (list += list.empty() ? '[' : ',') += text;
+    std::string().swap(text);
+  }
+  list += ']';
+  RespondWithText(*exchange, std::move(list), ignored);
 }
 
 void RenderedPrompts::Fail(const ApiError& error) {
@@ -256,11 +263,11 @@ void AnswerRenderCompletions(const GatewayContext& context, const std::shared_pt
   rendered->exchange = exchange;
   rendered->ignored = std::move(parsed.ignored);
   rendered->missing = parsed.calls.size();
-  for (size_t i = 0; i < parsed.calls.size(); ++i) rendered->prompts.push_back(nullptr);
+  rendered->prompts.resize(parsed.calls.size());
   for (size_t i = 0; i < parsed.calls.size(); ++i) {
     v1::GenerateRequest& call = parsed.calls[i];
     if (call.has_token_ids()) {
-      rendered->Put(i, RenderedJson(call, call.token_ids().ids()));
+      rendered->Put(i, RenderedJson(call, call.token_ids().ids(), nullptr));
       continue;
     }
     v1::TokenizeRequest request;
@@ -275,7 +282,7 @@ void AnswerRenderCompletions(const GatewayContext& context, const std::shared_pt
                        [rendered, i, call = std::move(call), names = std::move(parsed.names[i])](
                            const RpcError& error, const v1::TokenizeResponse& tokens) {
                          if (!error.ok()) return rendered->Fail(names.Explain(error));
-                         rendered->Put(i, RenderedJson(call, tokens.token_ids()));
+                         rendered->Put(i, RenderedJson(call, tokens.token_ids(), nullptr));
                        });
   }
 }

@@ -28,7 +28,10 @@ Shape TokenizeShape() {
                   "one. A chat always begins with it.",
            .path = "add_bos"},
           ParseSpecialTokens(),
-          {.name = "return_token_strs", .shape = Boolean(), .doc = "Also each token as text. Default false."},
+          {.name = "return_token_strs",
+           .shape = Boolean(),
+           .doc = "Also each token as text. Default false.",
+           .path = "pieces"},
           ReasoningEffort(),
           TemplateArguments(),
           AddGenerationPrompt(),
@@ -113,16 +116,20 @@ void AnswerTokenize(const GatewayContext& context, const std::shared_ptr<HttpExc
       CallerOf(*exchange), std::move(request),
       [exchange, context, body = std::move(body)](const RpcError& error, const v1::TokenizeResponse& tokens) {
         if (!error.ok()) return exchange->Respond(ErrorResponse(body.names.Explain(error)));
-        context.client.Ask(
-            CallerOf(*exchange), v1::GetModelRequest(),
-            [exchange, tokens, body](const RpcError& model_error, const v1::GetModelResponse& model) {
-              if (!model_error.ok()) return exchange->Respond(ErrorResponse(ToApiError(model_error)));
-              Json answer = {{"count", tokens.token_ids_size()},
-                             {"max_model_len", model.context()},
-                             {"tokens", tokens.token_ids()}};
-              if (body.token_strings) answer["token_strs"] = tokens.pieces();
-              RespondWith(*exchange, answer, body.ignored);
-            });
+        const std::string count = std::to_string(tokens.token_ids_size());
+        std::string lists = ",\"tokens\":" + IdsJson(tokens.token_ids());
+        if (body.token_strings) lists += ",\"token_strs\":" + TextsJson(tokens.pieces());
+        context.client.Ask(CallerOf(*exchange), v1::GetModelRequest(),
+                           [exchange, count, lists = std::move(lists), ignored = body.ignored](
+                               const RpcError& model_error, const v1::GetModelResponse& model) {
+                             if (!model_error.ok())
+                               return exchange->Respond(ErrorResponse(ToApiError(model_error)));
+                             const std::string length = std::to_string(model.context());
+                             std::string answer = "{\"count\":" + count + ",\"max_model_len\":" + length;
+                             answer.reserve(answer.size() + lists.size() + 1);
+                             (answer += lists) += '}';
+                             RespondWithText(*exchange, std::move(answer), ignored);
+                           });
       });
 }
 

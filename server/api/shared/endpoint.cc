@@ -1,5 +1,6 @@
 #include "server/api/shared/endpoint.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -54,10 +55,50 @@ RequestContext RequestContextOf(const GatewayContext& context, const HttpExchang
 }
 
 void RespondWith(HttpExchange& exchange, const Json& body, const std::vector<std::string>& ignored) {
+  RespondWithText(exchange, PrintJson(body), ignored);
+}
+
+void RespondWithText(HttpExchange& exchange, std::string body, const std::vector<std::string>& ignored) {
   HttpResponse response;
   response.headers = IgnoredHeaders(ignored);
-  response.body = PrintJson(body);
+  response.body = std::move(body);
   exchange.Respond(std::move(response));
+}
+
+std::string RenderedJson(const v1::GenerateRequest& call, const google::protobuf::RepeatedField<int32_t>& ids,
+                         const std::string* text) {
+  std::string json = "{\"request_id\":" + PrintJson(call.request_id()) + ",\"token_ids\":" + IdsJson(ids);
+  if (!call.model().empty()) json += ",\"model\":" + PrintJson(call.model());
+  if (text != nullptr) json += ",\"text\":" + PrintJson(*text);
+  json += '}';
+  return json;
+}
+
+std::string IdsJson(const google::protobuf::RepeatedField<int32_t>& ids) {
+  constexpr size_t kIdBytes = 7;
+  std::string json = "[";
+  json.reserve(static_cast<size_t>(ids.size()) * kIdBytes);
+  for (const int32_t id : ids) {
+    if (json.size() > 1) json += ',';
+    AppendJsonInteger(id, &json);
+  }
+  json += ']';
+  return json;
+}
+
+// A list at a time, without its brackets.
+std::string TextsJson(const google::protobuf::RepeatedPtrField<std::string>& texts) {
+  constexpr int kTexts = 1024;
+  std::string json = "[";
+  for (int begin = 0; begin < texts.size(); begin += kTexts) {
+    Json some = Json::array();
+    for (int i = begin; i < std::min(texts.size(), begin + kTexts); ++i) some.push_back(texts[i]);
+    const std::string list = PrintJson(some);
+    if (begin > 0) json += ',';
+    json.append(list, 1, list.size() - 2);
+  }
+  json += ']';
+  return json;
 }
 
 void AnswerGeneration(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange,
@@ -72,6 +113,8 @@ void AnswerGeneration(const GatewayContext& context, const std::shared_ptr<HttpE
   plan.headers = IgnoredHeaders(request.ignored);
   plan.stream = request.answer.stream;
   plan.timing = WantsTiming(exchange->request());
+  plan.room = {.max_bytes = context.options.field_limits.max_answer_bytes,
+               .budget = context.options.unread_answers};
   plan.writer = make_writer(std::move(request.answer), std::move(request.names));
   RunGeneration(context.client, std::move(plan), exchange);
 }

@@ -36,12 +36,15 @@ using MakeWriter = std::unique_ptr<ResponseWriter> (*)(AnswerOptions options, st
 void AnswerGeneration(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange,
                       ParseRequest parse, MakeWriter make_writer);
 
-// What /render says of a prompt: its token ids.
-template <typename Ids>
-Json RenderedJson(const v1::GenerateRequest& call, const Ids& ids) {
-  Json json = {{"request_id", call.request_id()}, {"token_ids", ids}};
-  if (!call.model().empty()) json["model"] = call.model();
-  return json;
-}
+// 200 with `body`, which is JSON.
+void RespondWithText(HttpExchange& exchange, std::string body, const std::vector<std::string>& ignored = {});
+
+// What /render says of a prompt, as JSON: its token ids, and `text` where there is one.
+std::string RenderedJson(const v1::GenerateRequest& call, const google::protobuf::RepeatedField<int32_t>& ids,
+                         const std::string* text);
+
+// [1,2,3] and ["a","b"]: lists of any length, without a tree of them.
+std::string IdsJson(const google::protobuf::RepeatedField<int32_t>& ids);
+std::string TextsJson(const google::protobuf::RepeatedPtrField<std::string>& texts);
 
 }  // namespace tramontane
