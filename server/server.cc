@@ -237,9 +237,11 @@ GatewayOptions Server::Impl::OptionsOf(const ServerOptions& options, const std::
   gateway_options.field_limits = options.field_limits;
   gateway_options.metrics = [this] {
     const Serving* serving = core.serving();
-    return serving == nullptr ? ""
-                              : ServerMetricsText(serving->model, {.dropped_log_lines = DroppedLogLines(),
-                                                                   .reloads = ReloadCounts()});
+    return serving == nullptr
+               ? ""
+               : ServerMetricsText(serving->model,
+                                   {.dropped_log_lines = DroppedLogLines(), .reloads = ReloadCounts()},
+                                   core.waiting_at_doors());
   };
   gateway_options.on_answer = LogAnswer;
   return gateway_options;

@@ -2,8 +2,8 @@
 //
 // Start, Leave, Drain and Stop from one thread, in this order; the rest from any.
 // Always: requests are checked and probes are answered on io threads, bodies are parsed and planned on
-// handler threads, events are turned into bytes and written on io threads; none ever waits for the client of
-// either side.
+// handler threads, events are turned into bytes on io threads, or on handler threads where that takes long,
+// and written on io threads; none ever waits for the client of either side.
 #pragma once
 
 #include <cstdint>

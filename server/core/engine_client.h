@@ -24,6 +24,8 @@ class EngineClient final : public InferenceClient {
                                           const InferenceCallOptions& options, std::function<void()> on_ready,
                                           RpcError* refusal) override;
 
+  void NoteUnsent(int64_t change) override { core_.NoteUnsent(change); }
+
   bool ready() const override { return core_.Health().ok() && !core_.draining(); }
   RpcError health() const override { return core_.Health(); }
 

@@ -165,6 +165,7 @@ RpcError InferenceCore::GetLoad(const Serving& serving, v1::GetLoadResponse* res
     response->set_cached_constraints(stats.cached);
     response->set_cached_constraint_bytes(stats.cached_bytes);
   }
+  response->set_waiting_requests(response->waiting_requests() + unsent_);
   response->set_queued_work(workers_.pending() + compilers_.pending());
   std::lock_guard lock(streams_mutex_);
   response->set_open_streams(static_cast<int32_t>(open_streams_.size()));

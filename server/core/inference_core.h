@@ -138,6 +138,11 @@ class InferenceCore {
   // PERMISSION_DENIED: the caller's key is not for the model that is served here.
   static RpcError CheckMayUse(const Caller& caller, const ServedModel& model);
 
+  // Requests that were taken, and that no engine has been given yet: those that doors keep until there is
+  // room for them, and those that wait for a worker, or are with one.
+  void NoteUnsent(int64_t change) { unsent_ += change; }
+  int64_t waiting_at_doors() const { return unsent_ + workers_.pending() + compilers_.pending(); }
+
   // ---- for ServedCall ----
 
   RpcError AddStream(ServedCall* call);  // not OK: as many are open as may be, or no more are taken
@@ -157,6 +162,7 @@ class InferenceCore {
   std::atomic<bool> copies_session_{false};  // one is being saved or restored
   std::unique_ptr<Serving> serving_owner_;
   std::atomic<const Serving*> serving_{nullptr};
+  std::atomic<int64_t> unsent_{0};
   std::atomic<bool> draining_{false};
   std::atomic<bool> stopping_{false};
 

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/base/held_bytes.h"
+
 namespace tramontane {
 
 // A field: name in lower case, value without the blanks around it.
@@ -86,8 +88,13 @@ class HttpExchange {
   virtual void Post(std::function<void()> work) = 0;
 
   // Runs `work` on a handler thread, where it may take its time, with the body decoded. A body that cannot be
-  // is answered instead. When `work` returns, the body is freed. Before anybody else is given the exchange.
+  // is answered instead. When `work` returns, the body is freed. Before anybody else is given the exchange;
+  // and again later, without a body, for what of an answer takes long. Not where the client has hung up.
   virtual void RunOnHandler(std::function<void()> work) = 0;
+
+  // A share of what all requests may hold (HttpLimits::max_held_body_bytes), empty yet: for what stays of a
+  // body when that is freed. Not to outlive the exchange.
+  virtual HeldBytes NewShare() = 0;
 };
 
 }  // namespace tramontane

@@ -13,7 +13,7 @@ struct HttpLimits {
   int32_t max_header_fields = 100;      // with those behind a chunked body; more: 431, closed
   int64_t max_body_bytes = 8 << 20;  // of one request, also decompressed; more: 413, closed. Parsing may take
                                      // six times as much
-  int64_t max_held_body_bytes = 256 << 20;  // of all requests, until they are parsed; more: 503
+  int64_t max_held_body_bytes = 256 << 20;  // of all requests, parsed or not, until they are calls; more: 503
   int64_t read_timeout_ms = 30'000;         // first byte to last of a request; longer: 408, connection closed
   int64_t idle_timeout_ms = 300'000;        // between two requests; longer: connection closed
   int64_t write_timeout_ms = 60'000;        // for the client to take 64 KiB of a write, or the rest of it;

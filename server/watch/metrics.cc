@@ -29,11 +29,11 @@ const char* FinishedReason(FinishReason reason) {
   return "error";
 }
 
-void AddRequests(const Engine& engine, const EngineLoad& load, MetricsPage* page) {
+void AddRequests(const Engine& engine, const EngineLoad& load, int64_t waiting_at_doors, MetricsPage* page) {
   page->Family(MetricType::Gauge, "vllm:num_requests_running", "Choices in prefill or decode.");
   page->Value(load.running);
   page->Family(MetricType::Gauge, "vllm:num_requests_waiting", "Requests accepted and not yet running.");
-  page->Value(load.waiting);
+  page->Value(load.waiting + waiting_at_doors);
   page->Family(MetricType::Counter, "vllm:num_preemptions_total", "Choices set aside to be computed again.");
   page->Value(load.preemptions);
   page->Family(MetricType::Counter, "vllm:prompt_tokens_total",
@@ -118,10 +118,11 @@ void AddSteps(const EngineLoad& load, MetricsPage* page) {
 
 }  // namespace
 
-std::string ServerMetricsText(const ServedModel& model, const ProcessCounts& process) {
+std::string ServerMetricsText(const ServedModel& model, const ProcessCounts& process,
+                              int64_t waiting_at_doors) {
   MetricsPage page({{"model_name", model.names[0]}});
   const EngineLoad load = model.engine->Load();
-  AddRequests(*model.engine, load, &page);
+  AddRequests(*model.engine, load, waiting_at_doors, &page);
   AddPages(*model.engine, load, &page);
   AddSteps(load, &page);
   AddProcess(process, &page);

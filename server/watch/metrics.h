@@ -13,6 +13,8 @@ namespace tramontane {
 
 // Under the names that vLLM's dashboards and routers read, each with `model_name`, and our own
 // (tramontane_*). It counts what the engine did, so requests of both doors are in it.
-std::string ServerMetricsText(const ServedModel& model, const ProcessCounts& process);
+// `waiting_at_doors`: requests that have not reached the engine.
+std::string ServerMetricsText(const ServedModel& model, const ProcessCounts& process,
+                              int64_t waiting_at_doors = 0);
 
 }  // namespace tramontane

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 
+#include "server/api/shared/json.h"
+#include "server/call/answer_cost.h"
 #include "tests/openai/answer_events.h"
 #include "tests/openai/parsed_request.h"
 
@@ -144,6 +147,72 @@ TEST(Completions, ACharacterThatAnEchoedPromptLeavesUnfinishedIsWrittenOnce) {
   EXPECT_THAT(text(""), HasSubstr("\"text\":\"x\xF0\x9F\x99\x82!\""));
   EXPECT_THAT(text(R"(,"stream":true)"),
               AllOf(HasSubstr(R"("text":"x")"), HasSubstr("\"text\":\"\xF0\x9F\x99\x82!\"")));
+}
+
+// A prompt of `tokens`, with `likeliest` others beside each but the first.
+v1::GenerateResponse ScoredPrompt(int tokens, int likeliest, const std::string& text) {
+  v1::GenerateResponse started = Started();
+  for (int i = 0; i < tokens; ++i) {
+    started.mutable_started()->add_prompt()->set_token_bytes(text);
+    if (i == 0) continue;
+    v1::TokenLogprob* scored = started.mutable_started()->add_prompt_logprobs();
+    scored->set_token_id(99'999);
+    scored->set_logprob(-12.345678F);
+    scored->set_rank(99'999);
+    scored->set_token_bytes(text);
+    for (int n = 0; n < likeliest; ++n) {
+      v1::TopLogprob* top = scored->add_top();
+      top->set_token_id(100'000 + n);
+      top->set_logprob(-12.345678F);
+      top->set_token_bytes(text.substr(1) + static_cast<char>('a' + n));
+    }
+  }
+  return started;
+}
+
+std::unique_ptr<ResponseWriter> WriterOf(const std::string& fields) {
+  const GenerationRequest request = Completion(R"({"prompt":[1,2,3])" + fields + "}");
+  return MakeCompletionWriter(request.answer, request.names);
+}
+
+TEST(Completions, EveryChoiceHasItsPromptsLogprobsAndGoesOnByItself) {
+  constexpr char kFields[] = R"(,"n":2,"echo":true,"logprobs":1,"prompt_logprobs":1,"return_token_ids":true)";
+  const auto writer = WriterOf(kFields);
+  v1::GenerateResponse more = Said("!", -1, 1);
+  more.mutable_delta()->add_logprobs()->set_token_bytes("!");
+  writer->OnEvents(0, {ScoredPrompt(3, 1, "ab"), Said("", -1, 0), more});
+  writer->OnEvents(0, {Finished(v1::FINISH_REASON_STOP, 0), Finished(v1::FINISH_REASON_STOP, 1)});
+  const Json choices = (*ParseJson(writer->Finish()))["choices"];
+  ASSERT_EQ(choices.size(), 2u);
+  EXPECT_EQ(choices[0]["prompt_logprobs"].size(), 3u);
+  EXPECT_EQ(choices[0]["prompt_logprobs"], choices[1]["prompt_logprobs"]);
+  EXPECT_EQ(choices[0]["text"], "ababab");
+  EXPECT_EQ(choices[1]["text"], "ababab!");
+  EXPECT_EQ(choices[0]["logprobs"]["text_offset"], Json::array({0, 2, 4}));
+  EXPECT_EQ(choices[1]["logprobs"]["text_offset"], Json::array({0, 2, 4, 6}));
+  EXPECT_EQ(choices[1]["logprobs"]["tokens"], Json::array({"ab", "ab", "ab", "!"}));
+}
+
+// What is counted before a prompt is computed is what its answer then takes, and not much more.
+TEST(Completions, AnAnswerTakesNoMoreThanWasCounted) {
+  constexpr int kTokens = 200;
+  constexpr int kLikeliest = 20;
+  const v1::GenerateResponse started = ScoredPrompt(kTokens, kLikeliest, " ten bytes");
+  const int64_t entries = ScoreEntries(kTokens - 1, kLikeliest);
+  EXPECT_LT(started.SpaceUsedLong(), static_cast<size_t>(entries * kScoreMessageBytes * 3 / 2));
+  EXPECT_GT(started.SpaceUsedLong(), static_cast<size_t>(entries * kScoreMessageBytes / 2));
+  for (const int choices : {1, 4}) {
+    const auto writer = WriterOf(",\"prompt_logprobs\":20,\"n\":" + std::to_string(choices));
+    writer->OnEvents(0, {started});
+    const auto held = static_cast<size_t>(writer->held_bytes());
+    EXPECT_EQ(held, static_cast<size_t>(choices * (entries * kScoreTextBytes + kTokens * kTokenBytes)));
+    const std::string answer = writer->Finish();
+    EXPECT_LT(answer.size(), held);
+    EXPECT_GT(answer.size(), held * 3 / 4);
+  }
+  const auto stream = WriterOf(R"(,"echo":true,"logprobs":20,"stream":true)");
+  stream->OnEvents(0, {started});
+  EXPECT_EQ(stream->held_bytes(), 0) << "what is sent is not held";
 }
 
 }  // namespace

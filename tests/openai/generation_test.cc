@@ -23,13 +23,22 @@
 namespace tramontane {
 namespace {
 
+// What a writer of a test looks at.
+struct WriterTest {
+  std::atomic<std::thread::id> thread;  // that it was told events on
+  std::atomic<bool> waits{false};       // OnEvents, until it is false
+  std::atomic<int64_t> held_bytes{0};
+};
+
 // The texts of its calls, each behind the call's index: "0:a 1:b ". The end is "end".
 class TextWriter : public ResponseWriter {
  public:
-  explicit TextWriter(bool stream) : stream_(stream) {}
+  TextWriter(bool stream, WriterTest& test) : stream_(stream), test_(test) {}
 
   std::string OnEvents(size_t call, std::vector<v1::GenerateResponse> events) override {
     std::string text;
+    test_.thread = std::this_thread::get_id();
+    while (test_.waits) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     for (const auto& event : events) {
       if (event.delta().text() == "throw") throw std::runtime_error("not to be written");
       if (event.has_delta()) text += std::to_string(call) + ":" + event.delta().text() + " ";
@@ -38,6 +47,7 @@ class TextWriter : public ResponseWriter {
     return stream_ ? text : "";
   }
   std::string Finish() override { return stream_ ? "end" : body_ + "end"; }
+  int64_t held_bytes() const override { return test_.held_bytes; }
   ApiError Explain(size_t call, const RpcError& error) const override {
     ApiError explained = ToApiError(error);
     explained.message = "call " + std::to_string(call) + ": " + explained.message;
@@ -47,6 +57,7 @@ class TextWriter : public ResponseWriter {
 
  private:
   const bool stream_;
+  WriterTest& test_;
   std::string body_;
 };
 
@@ -65,8 +76,10 @@ class GenerationTest : public ::testing::Test {
     const std::string& path = exchange->request().path;
     GenerationPlan plan;
     plan.stream = path.starts_with("/stream");
-    plan.requests.resize(static_cast<size_t>(std::stoi(path.substr(path.rfind('/') + 1))));
-    plan.writer = std::make_unique<TextWriter>(plan.stream);
+    plan.requests.resize(static_cast<size_t>(std::stoi(path.substr(path.rfind('/') + 1))), request_);
+    plan.room = room_;
+    plan.writer = std::make_unique<TextWriter>(plan.stream, writer_);
+    exchange->Post([this] { io_thread_ = std::this_thread::get_id(); });
     RunGeneration(client_, std::move(plan), exchange);
   }
   void Post(const std::string& path, const std::vector<std::string>& headers = {}) {
@@ -80,6 +93,10 @@ class GenerationTest : public ::testing::Test {
   }
 
   HttpServerOptions options_;
+  v1::GenerateRequest request_;  // each of a plan
+  AnswerRoomOptions room_;
+  WriterTest writer_;
+  std::atomic<std::thread::id> io_thread_;
   FakeInferenceClient client_;
   std::unique_ptr<HttpServer> server_;
   std::unique_ptr<HttpTestClient> http_;
@@ -424,6 +441,125 @@ TEST_F(GenerationTest, AWholeAnswerIsNotDisturbedBySilence) {
   std::this_thread::sleep_for(std::chrono::milliseconds(60));
   call->End();
   EXPECT_EQ(http_->Read().body, "end");
+}
+
+// ---- long answers -------------------------------------------------------------------------------
+
+// Log probabilities of a prompt that is long.
+void AskForMany(v1::GenerateRequest* request) {
+  request->mutable_token_ids()->mutable_ids()->Resize(5000, 7);
+  request->mutable_output()->set_prompt_logprobs(0);
+}
+
+TEST_F(GenerationTest, WhatTakesLongToPrintIsNotPrintedOnTheConnectionsThread) {
+  StartServer();
+  Post("/whole/1");
+  Say(0, {"a"})->End();
+  EXPECT_EQ(http_->Read().status, 200);
+  EXPECT_EQ(writer_.thread.load(), io_thread_.load()) << "what is short is";
+  Post("/whole/1");
+  const auto begun = Say(1, {"a"});
+  writer_.held_bytes = 2 << 20;
+  while (begun->pending_events() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  Say(1, {"b"})->End();
+  EXPECT_EQ(http_->Read().body, "0:a 0:b end");
+  EXPECT_NE(writer_.thread.load(), io_thread_.load());
+  writer_.held_bytes = 0;
+  AskForMany(&request_);
+  for (const size_t n : {2, 3}) {
+    writer_.thread = io_thread_.load();
+    Post(n == 2 ? "/whole/1" : "/stream/1");
+    Say(n, {"a"})->End();
+    EXPECT_EQ(http_->Read().body, "0:a end") << n;
+    EXPECT_NE(writer_.thread.load(), io_thread_.load()) << n;
+  }
+}
+
+TEST_F(GenerationTest, AHangUpWhileAHandlerPrintsCancelsTheCall) {
+  AskForMany(&request_);
+  StartServer();
+  writer_.waits = true;
+  Post("/whole/1");
+  const auto call = Say(0, {"a"});
+  while (call->pending_events() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  http_->Close();
+  while (server_->open_exchanges() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  writer_.waits = false;
+  EXPECT_TRUE(call->WaitUntilCancelled());
+}
+
+TEST_F(GenerationTest, AnAnswerThatGrowsBeyondItsBoundEndsWithItsName) {
+  room_.max_bytes = 1000;
+  StartServer();
+  writer_.held_bytes = 1000;
+  Post("/whole/1");
+  Say(0, {"a"})->End();
+  EXPECT_EQ(http_->Read().status, 200);
+  writer_.held_bytes = 1001;
+  Post("/whole/1");
+  EXPECT_TRUE(Say(1, {"a"})->WaitUntilCancelled());
+  const HttpReply reply = http_->Read();
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_NE(reply.body.find("at most 1000 are allowed (max_answer_bytes)"), std::string::npos) << reply.body;
+  EXPECT_EQ(reply.Header("retry-after"), "") << "it would grow as large again";
+}
+
+TEST_F(GenerationTest, WhatAnswersHoldTogetherIsBoundedAndGivenBack) {
+  ByteBudget budget(1500);
+  room_.budget = &budget;
+  StartServer();
+  writer_.held_bytes = 1000;
+  Post("/whole/1");
+  const auto first = Say(0, {"a"});
+  while (budget.bytes() != 1000) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  HttpTestClient other(server_->address());
+  ASSERT_TRUE(other.Send(HttpPost("/whole/1", "{}")));
+  EXPECT_TRUE(Say(1, {"b"})->WaitUntilCancelled());
+  const HttpReply reply = other.Read();
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_NE(reply.body.find("1500 bytes together (max_unread_answer_bytes)"), std::string::npos)
+      << reply.body;
+  first->End();
+  EXPECT_EQ(http_->Read().status, 200);
+  EXPECT_EQ(budget.bytes(), 0);
+}
+
+// ---- requests that wait -------------------------------------------------------------------------
+
+TEST_F(GenerationTest, PromptsThatWaitCountAsWaitingUntilTheyAreSent) {
+  StartServer();
+  Post("/whole/" + std::to_string(kMaxWaitingCalls + 3));
+  ASSERT_NE(client_.WaitForCall(kMaxWaitingCalls - 1), nullptr);
+  while (client_.unsent() != 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  Say(0, {"a"});
+  while (client_.unsent() != 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  http_->Close();
+  while (client_.unsent() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TEST_F(GenerationTest, PromptsThatWaitAreChargedAsBodiesAreUntilTheirCallsAreUnderWay) {
+  constexpr int64_t kPromptBytes = 100'000;
+  options_.limits.max_held_body_bytes = 3 * kPromptBytes;
+  request_.set_text(std::string(kPromptBytes, 'x'));
+  StartServer();
+  Post("/whole/3");
+  HttpReply reply = http_->Read();
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_NE(reply.body.find("too_many_body_bytes"), std::string::npos) << reply.body;
+  EXPECT_EQ(client_.calls_made(), 0u);
+  HttpTestClient second(server_->address());
+  Post("/whole/2");
+  Say(0, {"a"});
+  ASSERT_NE(client_.WaitForCall(1), nullptr);
+  ASSERT_TRUE(second.Send(HttpPost("/whole/2", "{}")));
+  EXPECT_EQ(second.Read().status, 503);
+  Say(0, {})->End();
+  Say(1, {"b"})->End();
+  EXPECT_EQ(http_->Read().body, "0:a 1:b end");
+  Post("/whole/2");
+  Say(2, {"c"})->End();
+  Say(3, {"d"})->End();
+  EXPECT_EQ(http_->Read().body, "0:c 1:d end") << "what was charged was given back";
 }
 
 }  // namespace

@@ -49,6 +49,12 @@ TEST(Metrics, CountTheRequestsOfBothDoors) {
   }
 }
 
+TEST(Metrics, WhatHasNotReachedTheEngineWaitsToo) {
+  const ScriptedServer server;
+  EXPECT_THAT(ServerMetricsText(server.served(), 0, /*waiting_at_doors=*/7),
+              HasSubstr(R"(vllm:num_requests_waiting{model_name="scripted"} 7)"));
+}
+
 // Of a metric by its name and labels.
 std::string ValueOf(const std::string& text, const std::string& metric) {
   const size_t at = text.find("\n" + metric + " ");

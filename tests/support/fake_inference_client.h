@@ -92,6 +92,8 @@ class FakeInferenceClient final : public InferenceClient {
   std::shared_ptr<InferenceCall> Generate(const Caller& caller, v1::GenerateRequest request,
                                           const InferenceCallOptions& options, std::function<void()> on_ready,
                                           RpcError* refusal) override;
+  void NoteUnsent(int64_t change) override { unsent_ += change; }
+  int64_t unsent() const { return unsent_; }
   bool ready() const override { return is_ready; }
   RpcError health() const override { return health_fault; }
 
@@ -103,6 +105,7 @@ class FakeInferenceClient final : public InferenceClient {
                 std::unique_ptr<google::protobuf::Message> response,
                 Done<google::protobuf::Message> done) override;
 
+  std::atomic<int64_t> unsent_{0};
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::vector<std::shared_ptr<FakeInferenceCall>> calls_;

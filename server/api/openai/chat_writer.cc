@@ -151,7 +151,7 @@ class ChatWholeWriter final : public ChoicesWriter {
     messages_[choice].finished = finished;
   }
 
-  void AppendChoice(size_t choice, std::string* out) const;
+  void AppendChoice(size_t choice, std::string* out);
 
   std::vector<Message> messages_;
   std::string prompt_ids_;       // 1,2,3
@@ -176,6 +176,7 @@ void ChatWholeWriter::OnText(size_t choice, std::string_view text, const v1::Del
 
 std::string ChatWholeWriter::Finish() {
   std::string out = Head() + ",\"choices\":[";
+  out.reserve(out.size() + static_cast<size_t>(held_bytes()));
   for (size_t i = 0; i < messages_.size(); ++i) {
     if (i > 0) out += ',';
     AppendChoice(i, &out);
@@ -183,13 +184,14 @@ std::string ChatWholeWriter::Finish() {
   out += "],\"usage\":";
   AppendUsage(&out);
   if (options().token_ids) out += ",\"prompt_token_ids\":[" + prompt_ids_ + "]";
-  if (options().prompt_logprobs >= 0) out += ",\"prompt_logprobs\":" + prompt_logprobs_;
+  if (options().prompt_logprobs >= 0) (out += ",\"prompt_logprobs\":") += prompt_logprobs_;
   AppendTiming(&out);
   return out + "}";
 }
 
-void ChatWholeWriter::AppendChoice(size_t choice, std::string* out) const {
-  const Message& message = messages_[choice];
+// What is printed is let go: the answer is there once, not twice.
+void ChatWholeWriter::AppendChoice(size_t choice, std::string* out) {
+  const Message message = std::exchange(messages_[choice], {});
   *out += "{\"index\":" + std::to_string(choice) + ",\"message\":{\"role\":\"assistant\",\"content\":";
   if (message.content.empty() && (!message.calls.empty() || options().only_tool_calls)) {
     *out += "null";
@@ -204,7 +206,11 @@ void ChatWholeWriter::AppendChoice(size_t choice, std::string* out) const {
   // No empty list: clients take it for a call.
   if (!message.calls.empty()) *out += ",\"tool_calls\":" + PrintJson(ToolCallsJson(message.calls));
   *out += "},\"logprobs\":";
-  *out += options().logprobs < 0 ? "null" : "{\"content\":[" + message.logprobs + "],\"refusal\":null}";
+  if (options().logprobs < 0) {
+    *out += "null";
+  } else {
+    ((*out += "{\"content\":[") += message.logprobs) += "],\"refusal\":null}";
+  }
   AppendFinish(message.end, message.finished, out);
   if (options().token_ids) {
     *out += ",\"token_ids\":[";

@@ -1,4 +1,5 @@
 // The answers of /v1/completions.
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,15 +13,26 @@
 namespace tramontane {
 namespace {
 
-// The prompt as text, and its tokens in `logprobs`. A character that it leaves unfinished is the answer's.
-std::string EchoPrompt(const v1::Started& started, CompletionLogprobs* logprobs) {
-  std::string text;
-  for (int i = 0; i < started.prompt_size(); ++i) {
-    text += started.prompt(i).token_bytes();
-    logprobs->AddPrompt(started, i);
-  }
-  text.resize(text.size() - TruncatedUtf8Bytes(text));
-  return text;
+// What the answers to a prompt repeat of it, printed once for all of them.
+struct Prompt {
+  std::string text;                                  // echoed
+  std::shared_ptr<const CompletionLogprobs> echoed;  // its tokens; null: no echo
+  std::string ids;                                   // 1,2,3
+  std::string logprobs = "null";                     // [null, ...]
+};
+
+// A character that the prompt leaves unfinished is the answer's.
+std::shared_ptr<const Prompt> PromptOf(const v1::Started& started, const AnswerOptions& options) {
+  auto prompt = std::make_shared<Prompt>();
+  if (options.token_ids) prompt->ids = PromptIds(started);
+  if (options.prompt_logprobs >= 0) prompt->logprobs = PromptLogprobs(started, options);
+  if (!options.echo) return prompt;
+  for (const v1::PromptToken& token : started.prompt()) prompt->text += token.token_bytes();
+  prompt->text.resize(prompt->text.size() - TruncatedUtf8Bytes(prompt->text));
+  auto echoed = std::make_shared<CompletionLogprobs>(options);
+  echoed->AddPrompt(started);
+  prompt->echoed = std::move(echoed);
+  return prompt;
 }
 
 const char* ObjectName(const AnswerOptions& options) {
@@ -48,9 +60,9 @@ class CompletionStreamWriter final : public ChunkWriter {
  private:
   struct Stream {
     explicit Stream(const AnswerOptions& options) : logprobs(options) {}
-    CompletionLogprobs logprobs;  // of the next chunk
-    std::string prompt_ids;       // 1,2,3 for the first chunk with token ids; then ""
-    bool has_tokens = false;      // that were sent
+    CompletionLogprobs logprobs;           // of the next chunk
+    std::shared_ptr<const Prompt> prompt;  // for the first chunk with token ids; then null
+    bool has_tokens = false;               // that were sent
   };
 
   void OnStarted(size_t call, const v1::Started& started, std::string* out) override;
@@ -66,11 +78,12 @@ class CompletionStreamWriter final : public ChunkWriter {
 };
 
 void CompletionStreamWriter::OnStarted(size_t call, const v1::Started& started, std::string* out) {
+  const std::shared_ptr<const Prompt> prompt = PromptOf(started, options());
   for (size_t i = FirstChoice(call); i < FirstChoice(call + 1); ++i) {
-    if (options().token_ids) streams_[i].prompt_ids = PromptIds(started);
+    if (options().token_ids && !prompt->ids.empty()) streams_[i].prompt = prompt;
     if (!options().echo) continue;
-    const std::string prompt = EchoPrompt(started, &streams_[i].logprobs);
-    OpenTextChunk(i, prompt, out);
+    streams_[i].logprobs.GoOnFrom(prompt->echoed);
+    OpenTextChunk(i, prompt->text, out);
     *out += ",\"finish_reason\":null";
     CloseChunk(out);
   }
@@ -93,8 +106,9 @@ void CompletionStreamWriter::OnText(size_t choice, std::string_view text, const 
 void CompletionStreamWriter::AppendTokenIds(size_t choice,
                                             const google::protobuf::RepeatedField<int32_t>& ids,
                                             std::string* out) {
-  std::string& prompt_ids = streams_[choice].prompt_ids;
-  if (!prompt_ids.empty()) *out += ",\"prompt_token_ids\":[" + std::exchange(prompt_ids, {}) + "]";
+  if (const auto prompt = std::exchange(streams_[choice].prompt, nullptr)) {
+    *out += ",\"prompt_token_ids\":[" + prompt->ids + "]";
+  }
   *out += ",\"token_ids\":[";
   AppendIds(ids, out);
   *out += "]";
@@ -139,8 +153,7 @@ class CompletionWholeWriter final : public ChoicesWriter {
     explicit Text(const AnswerOptions& options) : logprobs(options) {}
     std::string text;
     CompletionLogprobs logprobs;
-    std::string prompt_ids;       // 1,2,3
-    std::string prompt_logprobs;  // [null, ...]
+    std::shared_ptr<const Prompt> prompt = std::make_shared<Prompt>();
     std::vector<int32_t> token_ids;
     AnswerEnd end = AnswerEnd::kStop;
     v1::Finished finished;
@@ -153,17 +166,17 @@ class CompletionWholeWriter final : public ChoicesWriter {
     texts_[choice].finished = finished;
   }
 
-  void AppendChoice(size_t choice, std::string* out) const;
+  void AppendChoice(size_t choice, std::string* out);
 
   std::vector<Text> texts_;
 };
 
 void CompletionWholeWriter::OnStarted(size_t call, const v1::Started& started, std::string*) {
+  const std::shared_ptr<const Prompt> prompt = PromptOf(started, options());
   for (size_t i = FirstChoice(call); i < FirstChoice(call + 1); ++i) {
-    Text& text = texts_[i];
-    if (options().token_ids) text.prompt_ids = PromptIds(started);
-    if (options().prompt_logprobs >= 0) text.prompt_logprobs = PromptLogprobs(started, options());
-    if (options().echo) text.text = EchoPrompt(started, &text.logprobs);
+    texts_[i].prompt = prompt;
+    texts_[i].text = prompt->text;
+    if (prompt->echoed != nullptr) texts_[i].logprobs.GoOnFrom(prompt->echoed);
   }
 }
 
@@ -177,6 +190,7 @@ void CompletionWholeWriter::OnText(size_t choice, std::string_view more, const v
 
 std::string CompletionWholeWriter::Finish() {
   std::string out = Head() + ",\"choices\":[";
+  out.reserve(out.size() + static_cast<size_t>(held_bytes()));
   for (size_t i = 0; i < texts_.size(); ++i) {
     if (i > 0) out += ',';
     AppendChoice(i, &out);
@@ -187,8 +201,9 @@ std::string CompletionWholeWriter::Finish() {
   return out + "}";
 }
 
-void CompletionWholeWriter::AppendChoice(size_t choice, std::string* out) const {
-  const Text& text = texts_[choice];
+// What is printed is let go: the answer is there once, not twice.
+void CompletionWholeWriter::AppendChoice(size_t choice, std::string* out) {
+  const Text text = std::exchange(texts_[choice], Text(options()));
   *out += "{\"index\":" + std::to_string(choice) + ",\"text\":";
   AppendJsonString(text.text, out);
   if (options().as_message) AppendMessage("message", text.text, out);
@@ -199,9 +214,9 @@ void CompletionWholeWriter::AppendChoice(size_t choice, std::string* out) const 
     text.logprobs.AppendTo(out);
   }
   AppendFinish(text.end, text.finished, out);
-  if (options().prompt_logprobs >= 0) *out += ",\"prompt_logprobs\":" + text.prompt_logprobs;
+  if (options().prompt_logprobs >= 0) (*out += ",\"prompt_logprobs\":") += text.prompt->logprobs;
   if (options().token_ids) {
-    *out += ",\"prompt_token_ids\":[" + text.prompt_ids + "],\"token_ids\":[";
+    *out += ",\"prompt_token_ids\":[" + text.prompt->ids + "],\"token_ids\":[";
     AppendIds(text.token_ids, out);
     *out += "]";
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/utf8.h"
@@ -124,11 +125,17 @@ void AppendTopDictionary(const AnswerOptions& options, const std::string& name, 
 
 }  // namespace
 
-void CompletionLogprobs::AddPrompt(const v1::Started& started, int position) {
-  const v1::PromptToken& token = started.prompt(position);
-  const bool is_scored = position > 0 && position <= started.prompt_logprobs_size();
-  AddToken(token.token_id(), token.token_bytes(),
-           is_scored ? &started.prompt_logprobs(position - 1) : nullptr);
+void CompletionLogprobs::AddPrompt(const v1::Started& started) {
+  for (int i = 0; i < started.prompt_size(); ++i) {
+    const v1::PromptToken& token = started.prompt(i);
+    const bool is_scored = i > 0 && i <= started.prompt_logprobs_size();
+    AddToken(token.token_id(), token.token_bytes(), is_scored ? &started.prompt_logprobs(i - 1) : nullptr);
+  }
+}
+
+void CompletionLogprobs::GoOnFrom(std::shared_ptr<const CompletionLogprobs> before) {
+  characters_ = before->characters_;
+  before_ = std::move(before);
 }
 
 void CompletionLogprobs::Add(const v1::TokenLogprob& token) {
@@ -151,14 +158,28 @@ void CompletionLogprobs::AddToken(int32_t id, const std::string& bytes, const v1
 }
 
 void CompletionLogprobs::AppendTo(std::string* out) const {
-  *out += "{\"tokens\":[" + tokens_;
-  *out += "],\"token_logprobs\":[" + logprobs_;
-  *out += "],\"top_logprobs\":[" + top_;
-  *out += "],\"text_offset\":[" + offsets_;
+  *out += "{\"tokens\":[";
+  AppendList(&CompletionLogprobs::tokens_, out);
+  *out += "],\"token_logprobs\":[";
+  AppendList(&CompletionLogprobs::logprobs_, out);
+  *out += "],\"top_logprobs\":[";
+  AppendList(&CompletionLogprobs::top_, out);
+  *out += "],\"text_offset\":[";
+  AppendList(&CompletionLogprobs::offsets_, out);
   *out += "]}";
 }
 
+void CompletionLogprobs::AppendList(std::string CompletionLogprobs::* list, std::string* out) const {
+  const std::string& own = this->*list;
+  if (before_ != nullptr && !before_->empty()) {
+    *out += (*before_).*list;
+    if (!own.empty()) *out += ',';
+  }
+  *out += own;
+}
+
 void CompletionLogprobs::Clear() {
+  before_ = nullptr;
   for (std::string* list : {&tokens_, &logprobs_, &top_, &offsets_}) list->clear();
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "server/api/shared/generation_request.h"
@@ -25,22 +26,27 @@ class CompletionLogprobs {
  public:
   explicit CompletionLogprobs(const AnswerOptions& options) : options_(&options) {}  // outlives this
 
-  // The prompt's token at `position`; the first has no probability.
-  void AddPrompt(const v1::Started& started, int position);
+  // The prompt's tokens; the first has no probability.
+  void AddPrompt(const v1::Started& started);
+  // What comes from now on stands behind `before`, which several lists may share. REQUIRES: nothing was
+  // added.
+  void GoOnFrom(std::shared_ptr<const CompletionLogprobs> before);
   void Add(const v1::TokenLogprob& token);
 
   // {"tokens": [...], "token_logprobs": ..., "top_logprobs": ..., "text_offset": ...}
   void AppendTo(std::string* out) const;
-  bool empty() const { return tokens_.empty(); }
+  bool empty() const { return tokens_.empty() && (before_ == nullptr || before_->empty()); }
   // Forgets the tokens; offsets go on.
   void Clear();
 
  private:
   void AddToken(int32_t id, const std::string& bytes, const v1::TokenLogprob* scored);
+  void AppendList(std::string CompletionLogprobs::* list, std::string* out) const;
 
   const AnswerOptions* options_;
-  int64_t characters_ = 0;                         // that the tokens so far began
-  std::string tokens_, logprobs_, top_, offsets_;  // entries, joined by commas
+  std::shared_ptr<const CompletionLogprobs> before_;  // null: nothing
+  int64_t characters_ = 0;                            // that the tokens so far began
+  std::string tokens_, logprobs_, top_, offsets_;     // entries, joined by commas
 };
 
 // vLLM's prompt_logprobs: a list with null, then {"17": {"logprob", "rank", "decoded_token"}, ...} for each

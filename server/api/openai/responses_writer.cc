@@ -33,6 +33,8 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
  private:
+  bool HoldsAnswer() const override { return true; }  // the end of a stream repeats it
+
   // ---- what happens ----
 
   void OnStarted(size_t, const v1::Started&, std::string* out) override {

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "server/call/answer_cost.h"
+
 namespace tramontane {
 namespace {
 
@@ -16,6 +18,12 @@ AnswerEnd EndOf(v1::FinishReason reason, bool called, bool cut) {
     default:
       return called ? AnswerEnd::kToolCalls : AnswerEnd::kStop;
   }
+}
+
+int64_t BytesOf(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>& scored) {
+  int64_t entries = 0;
+  for (const v1::TokenLogprob& token : scored) entries += ScoreEntries(1, token.top_size());
+  return entries * kScoreTextBytes;
 }
 
 }  // namespace
@@ -34,11 +42,13 @@ std::string AnswerWriter::OnEvents(size_t call, std::vector<v1::GenerateResponse
   std::string out;
   for (const v1::GenerateResponse& event : events) {
     if (event.has_delta()) {
+      CountBytes(event.delta());
       AddDelta(FirstChoice(call) + static_cast<size_t>(event.delta().choice()), event.delta(), &out);
     } else if (event.has_started()) {
       if (model_.empty()) model_ = event.started().model();
       usage_.prompt_tokens += event.started().prompt_tokens();
       usage_.cached_tokens += event.started().cached_tokens();
+      CountBytes(event.started());
       OnStarted(call, event.started(), &out);
     } else if (event.has_finished()) {
       End(FirstChoice(call) + static_cast<size_t>(event.finished().choice()), event.finished(), &out);
@@ -108,6 +118,17 @@ ApiError AnswerWriter::FaultOf(size_t choice, const v1::Finished& finished) cons
 void AnswerWriter::Count(size_t choice, int64_t completion_tokens) {
   usage_.completion_tokens += completion_tokens - completion_tokens_[choice];
   completion_tokens_[choice] = completion_tokens;
+}
+
+void AnswerWriter::CountBytes(const v1::Started& started) {
+  answer_bytes_ +=
+      options_.choices * (BytesOf(started.prompt_logprobs()) + started.prompt_size() * kTokenBytes);
+}
+
+void AnswerWriter::CountBytes(const v1::Delta& delta) {
+  answer_bytes_ += static_cast<int64_t>(delta.text().size() + delta.reasoning().size());
+  if (options_.logprobs >= 0) answer_bytes_ += BytesOf(delta.logprobs());
+  if (options_.token_ids) answer_bytes_ += delta.token_ids_size() * kTokenBytes;
 }
 
 }  // namespace tramontane

@@ -46,8 +46,12 @@ class AnswerWriter : public ResponseWriter {
   std::optional<ApiError> Fault() const final { return fault_; }
   bool HasContent() const final { return has_content_; }
   void SetTiming(const v1::Timings& timing) final { timing_ = timing; }
+  int64_t held_bytes() const final { return HoldsAnswer() ? answer_bytes_ : 0; }
 
  protected:
+  // Until its end; parts of it, while calls of tools are looked for.
+  virtual bool HoldsAnswer() const { return !options_.stream || options_.tools; }
+
   // Each appends what is to be sent now; where nothing is streamed, nothing. Of one choice: OnText,
   // OnReasoning and OnToolCall in the order in which it says them, then OnFinished or OnFailed.
 
@@ -83,12 +87,15 @@ class AnswerWriter : public ResponseWriter {
   void AddDelta(size_t choice, const v1::Delta& delta, std::string* out);
   void End(size_t choice, const v1::Finished& finished, std::string* out);
   void Count(size_t choice, int64_t completion_tokens);
+  void CountBytes(const v1::Started& started);
+  void CountBytes(const v1::Delta& delta);
 
   const AnswerOptions options_;
   const std::vector<FieldNames> names_;
   std::string model_;
   AnswerUsage usage_;
   bool has_content_ = false;
+  int64_t answer_bytes_ = 0;
   std::optional<v1::Timings> timing_;
   std::vector<int64_t> completion_tokens_;  // [choices]
   std::vector<ToolCallParser> parsers_;     // [choices], where there can be calls; else []

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "server/api/shared/answer_room.h"
 #include "server/api/shared/api_error.h"
 #include "server/api/shared/call_window.h"
 #include "server/call/inference_client.h"
@@ -29,6 +30,9 @@ class ResponseWriter {
   // Something of what OnEvents has been given so far is content for the client: text, thoughts, calls of
   // tools or token ids.
   virtual bool HasContent() const { return false; }
+
+  // What of the answer is held until its end, about (server/call/answer_cost.h).
+  virtual int64_t held_bytes() const { return 0; }
 
   // Where the time to that went, for the client that asked: before OnEvents is given the end of a choice.
   // What is said last holds.
@@ -54,7 +58,8 @@ struct GenerationPlan {
   std::vector<v1::GenerateRequest> requests;  // at least one; a completion with several prompts has several
   v1::GenerateRequest shared;                 // goes into each of them when its call is made
   bool stream = false;
-  bool timing = false;  // the answer says where the time to its first content went
+  bool timing = false;          // the answer says where the time to its first content went
+  AnswerRoomOptions room = {};  // for what the writer holds; beyond it the request fails
   std::unique_ptr<ResponseWriter> writer;
   HttpHeaders headers;  // of the answer, besides those that every answer has
 };
