@@ -218,8 +218,8 @@ std::optional<HttpResponse> IdentifyCaller(const Arrival& arrival, Caller* calle
 HttpHeaders CorsHeaders(const GatewayOptions& options, const HttpRequest& request) {
   const std::vector<std::string>& allowed = options.cors_origins;
   if (allowed.empty()) return {};
-  HttpHeaders headers = {
-      {"access-control-expose-headers", "x-request-id, retry-after, retry-after-ms, x-tramontane-ignored"}};
+  HttpHeaders headers = {{"access-control-expose-headers",
+                          "x-request-id, retry-after, retry-after-ms, x-should-retry, x-tramontane-ignored"}};
   if (HasAny(allowed)) {
     headers.emplace_back("access-control-allow-origin", "*");
     return headers;

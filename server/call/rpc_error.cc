@@ -56,6 +56,15 @@ RpcError ToRpcError(const Status& status) {
   return error;
 }
 
+RpcError ToOutcome(const Status& status) {
+  RpcError outcome = ToRpcError(status);
+  if (outcome.code == StatusCode::kResourceExhausted) {
+    outcome.reason = "REQUEST_LIMIT";
+    outcome.retry_after_ms = 0;
+  }
+  return outcome;
+}
+
 Status ToStatus(const RpcError& error) {
   if (error.ok()) return Status::Ok();
   return Status(error.code, error.sentence).WithField(error.field, error.form);

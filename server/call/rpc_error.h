@@ -40,6 +40,9 @@ struct RpcError {
 
 // An error from below the server; where a retry can help, it says so.
 RpcError ToRpcError(const Status& status);
+// How a request ended that was taken: RESOURCE_EXHAUSTED is not the queue, which it has passed, but what it
+// took itself, and would take again.
+RpcError ToOutcome(const Status& status);
 // What of an error a Status holds.
 Status ToStatus(const RpcError& error);
 

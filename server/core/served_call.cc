@@ -223,14 +223,7 @@ void ServedCall::SetStages(v1::Finished* finished) const {
 
 RpcError ServedCall::ToldOutcome(const Status& status) const {
   const bool by_stop = status.code() == StatusCode::kCancelled && core_.stopping();
-  if (by_stop) return InferenceCore::StoppedError();
-  RpcError outcome = ToRpcError(status);
-  // Not the queue, which it has passed: what this request took itself, and would take again.
-  if (outcome.code == StatusCode::kResourceExhausted) {
-    outcome.reason = "REQUEST_LIMIT";
-    outcome.retry_after_ms = 0;
-  }
-  return outcome;
+  return by_stop ? InferenceCore::StoppedError() : ToOutcome(status);
 }
 
 void ServedCall::End(const RpcError& outcome) {

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+import urllib.request
 
 import http_case
 import openai
@@ -123,6 +124,25 @@ class ChatTest(OpenAiCase):
         with self.assertRaises(openai.BadRequestError) as refusal:
             self.client.chat.completions.create(model=MODEL, messages=user("word " * 40000))
         self.assertEqual(refusal.exception.code, "context_length_exceeded")
+
+    def test_what_no_retry_mends_is_sent_once(self):
+        # With retries as the client has them by default: it tries each 409 again unless it is told not to.
+        client = openai.OpenAI(base_url=self.url + "/v1", api_key="k")
+        self.assertGreater(client.max_retries, 0)
+        ask = {"model": MODEL, "max_tokens": 1, "extra_body": {"session": "edited"}}
+        client.chat.completions.create(messages=user(GREETING), **ask)
+        with self.assertRaises(openai.ConflictError) as refused:
+            client.chat.completions.create(messages=user("Edited"), **ask)
+        self.assertEqual(refused.exception.code, "session_differs")
+        self.assertEqual(refused.exception.response.headers["x-should-retry"], "false")
+        self.assertEqual(self.answered("/chat/completions", 409), 1)
+
+    def answered(self, path: str, status: int) -> int:
+        """How many requests the server has answered so."""
+        with urllib.request.urlopen(self.url + "/metrics") as page:
+            name = f'tramontane_http_requests_total{{path="{path}",status="{status}"}} '
+            counts = [line for line in page.read().decode().splitlines() if line.startswith(name)]
+        return int(counts[0].removeprefix(name)) if counts else 0
 
     def test_hanging_up_ends_the_request(self):
         stream = self.client.chat.completions.create(

@@ -149,12 +149,13 @@ TEST(AnswerWriter, WhatAChoiceFailedOfIsToldInTheWordsOfTheRequest) {
     options.stream = stream;
     std::vector<FieldNames> names(1, FieldNames(StandardShapes().chat));
     names[0].Rename("constraint", "response_format");
-    const auto fault = [&](const char* field, const std::string& message) {
+    const auto fault = [&](const char* field, const std::string& message,
+                           StatusCode code = StatusCode::kInvalidArgument) {
       const auto writer = MakeChatWriter(options, names);
       v1::GenerateResponse event = Finished(v1::FINISH_REASON_ERROR);
       event.mutable_finished()->set_error_message(message);
       event.mutable_finished()->set_error_field(field);
-      event.mutable_finished()->set_error_code(static_cast<int32_t>(StatusCode::kInvalidArgument));
+      event.mutable_finished()->set_error_code(static_cast<int32_t>(code));
       writer->OnEvents(0, {Started(), event});
       return *writer->Fault();
     };
@@ -165,6 +166,9 @@ TEST(AnswerWriter, WhatAChoiceFailedOfIsToldInTheWordsOfTheRequest) {
     EXPECT_EQ(fault("constraint", "constraint allows no token").message,
               "choice 0 has failed: response_format allows no token");
     EXPECT_EQ(fault("", "why").message, "choice 0 has failed: why");
+    const ApiError limit = fault("", "why", StatusCode::kResourceExhausted);
+    EXPECT_EQ(limit.code, "request_limit") << "the queue it has passed";
+    EXPECT_TRUE(limit.retry_is_vain);
   }
 }
 

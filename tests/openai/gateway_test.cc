@@ -329,6 +329,7 @@ TEST_F(GatewayTest, BrowsersOfOtherSitesAreLetInWhereThatIsWanted) {
   EXPECT_EQ(reply.Header("access-control-allow-methods"), "POST, OPTIONS");
   EXPECT_EQ(reply.Header("access-control-allow-headers"), "authorization,x-stainless-os");
   EXPECT_EQ(Ask(HttpGet("/health")).Header("access-control-allow-origin"), "*");
+  EXPECT_NE(reply.Header("access-control-expose-headers").find("x-should-retry"), std::string::npos);
   EXPECT_EQ(Ask(HttpGet("/nowhere")).Header("access-control-allow-origin"), "*")
       << "so that a page can read why";
 }

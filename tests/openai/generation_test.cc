@@ -268,6 +268,17 @@ TEST_F(GenerationTest, WhereEveryCallIsAcceptedFirstAndThenFindsNoRoomTheAnswerI
   EXPECT_EQ(http_->Read().status, 429);
 }
 
+TEST_F(GenerationTest, ACallThatWouldTakeTooMuchAgainIsNotTriedAgain) {
+  StartServer();
+  Post("/whole/2");
+  Say(0, {"a"});
+  client_.WaitForCall(1)->End(ToOutcome(ResourceExhausted("it took too much")));
+  const HttpReply reply = http_->Read();
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_EQ(reply.Header("x-should-retry"), "false");
+  EXPECT_EQ(client_.calls_made(), 2u);
+}
+
 TEST_F(GenerationTest, OnlySoManyCallsWaitForTheirFirstEventAtOnce) {
   StartServer();
   Post("/whole/" + std::to_string(kMaxWaitingCalls + 2));

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <string>
@@ -272,6 +273,39 @@ TEST(Errors, EveryStatusOfTheServerHasOneOfHttp) {
   EXPECT_EQ(status(StatusCode::kDataLoss), 500);
   EXPECT_EQ(status(StatusCode::kUnavailable), 503);
   EXPECT_EQ(status(StatusCode::kDeadlineExceeded), 504);
+  RpcError error = ToRpcError(Internal("x"));
+  error.reason = "BAD_GATEWAY";
+  EXPECT_EQ(ToApiError(error).status, 502);
+}
+
+std::string ShouldRetry(const RpcError& error) {
+  const HttpHeaders headers = ErrorResponse(ToApiError(error)).headers;
+  const auto found = std::find_if(headers.begin(), headers.end(),
+                                  [](const auto& header) { return header.first == "x-should-retry"; });
+  return found == headers.end() ? "" : found->second;
+}
+
+TEST(Errors, OnlyWhatNoRetryMendsSaysSo) {
+  const auto session = [](const char* reason) {
+    RpcError error = ToRpcError(Status(StatusCode::kFailedPrecondition, "x"));
+    error.reason = reason;
+    return error;
+  };
+  for (const char* reason : {"SESSION_DIFFERS", "SESSION_CANNOT_GO_ON", "SESSION_FILE_UNUSABLE"}) {
+    EXPECT_EQ(ToApiError(session(reason)).status, 409);
+    EXPECT_EQ(ShouldRetry(session(reason)), "false") << reason;
+  }
+  EXPECT_EQ(ShouldRetry(ToOutcome(ResourceExhausted("took too much"))), "false");
+  EXPECT_EQ(ToApiError(ToOutcome(ResourceExhausted("took too much"))).code, "request_limit");
+
+  EXPECT_EQ(ShouldRetry(session("SESSION_IN_USE")), "");
+  EXPECT_EQ(ShouldRetry(ToRpcError(Status(StatusCode::kAlreadyExists, "x"))), "");
+  for (const char* reason : {"QUEUE_FULL", "INPUT_QUEUE_FULL", "TOO_MANY_STREAMS", "TOO_MANY_SESSIONS",
+                             "SESSION_FILES_BUSY", "A_NEW_ONE"}) {
+    EXPECT_EQ(ToApiError(BusyError(reason, "x")).status, 429);
+    EXPECT_EQ(ShouldRetry(BusyError(reason, "x")), "") << reason;
+  }
+  EXPECT_EQ(ShouldRetry(FieldError("n", "x")), "") << "nobody tries a 400 again";
 }
 
 TEST(Errors, MessagesAreRewordedToo) {

@@ -109,7 +109,7 @@ void AnswerWriter::End(size_t choice, const v1::Finished& finished, std::string*
 ApiError AnswerWriter::FaultOf(size_t choice, const v1::Finished& finished) const {
   const auto code = static_cast<StatusCode>(finished.error_code());
   const bool is_known = finished.error_code() != 0;  // older servers say none
-  RpcError error = ToRpcError(Status(is_known ? code : StatusCode::kInternal, ""));
+  RpcError error = ToOutcome(Status(is_known ? code : StatusCode::kInternal, ""));
   error.field = finished.error_field();
   error.set_message(finished.error_message());
   return names_[choice / static_cast<size_t>(options_.choices)].Explain(error);

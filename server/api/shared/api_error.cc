@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/base/text.h"
+#include "server/call/remedy.h"
 
 namespace tramontane {
 namespace {
@@ -39,9 +40,10 @@ const Mapping& MappingOf(StatusCode code) {
   return kOther;
 }
 
-// What the server holds is in the way, not what was asked.
-bool IsConflict(const RpcError& error) {
-  return error.code == StatusCode::kFailedPrecondition && error.reason.starts_with("SESSION_");
+int StatusOf(const RpcError& error, const Mapping& mapping) {
+  // What the server holds is in the way, not what was asked.
+  if (error.code == StatusCode::kFailedPrecondition && error.reason.starts_with("SESSION_")) return 409;
+  return error.reason == "BAD_GATEWAY" ? 502 : mapping.http_status;
 }
 
 // "sampling.top_p" -> "top_p": OpenAI's requests are flat where the .proto has groups.
@@ -83,13 +85,15 @@ ApiError ToApiError(const HttpRefusal& refusal) {
 ApiError ToApiError(const RpcError& error) {
   const Mapping& mapping = MappingOf(error.code);
   ApiError result;
-  result.status = IsConflict(error) ? 409 : mapping.http_status;
+  result.status = StatusOf(error, mapping);
   result.type = mapping.type;
   result.message = error.message();
   result.code = error.missing_model.empty() ? LowerCase(error.reason) : "model_not_found";
   result.param = ParamOf(error.field);
   if (!error.missing_model.empty()) result.param = "model";
   result.retry_after_ms = error.retry_after_ms;
+  const bool is_tried_again = result.status == 409 || result.status == 429;  // whatever the reason
+  result.retry_is_vain = is_tried_again && RemedyOf(error) == Remedy::kNone;
   return result;
 }
 
@@ -108,6 +112,7 @@ HttpResponse ErrorResponse(const ApiError& error) {
   response.status = error.status;
   AddRetryAfter(error.retry_after_ms, &response.headers);
   if (error.status == 401) response.headers.emplace_back("www-authenticate", "Bearer");
+  if (error.retry_is_vain) response.headers.emplace_back("x-should-retry", "false");
   response.body = ErrorJson(error);
   return response;
 }

@@ -18,6 +18,8 @@ struct ApiError {
   std::string param = {};      // the request's field at fault; "": null
   std::string code = {};       // for programs; "": null
   int64_t retry_after_ms = 0;  // above 0: a retry can help after this time
+  // No retry helps, and clients who go by the status alone are told so.
+  bool retry_is_vain = false;
 };
 
 // A fault of the request: 400, with the field named.
@@ -34,7 +36,8 @@ ApiError ToApiError(const RpcError& error);
 // {"error": {"message", "type", "param", "code"}}, all four keys always there.
 std::string ErrorJson(const ApiError& error);
 
-// The whole answer, with Retry-After where it can help.
+// The whole answer, with Retry-After where it can help, and x-should-retry: false where clients of OpenAI's
+// would try again in vain.
 HttpResponse ErrorResponse(const ApiError& error);
 
 }  // namespace tramontane

@@ -4,12 +4,15 @@
 #include <iterator>
 
 #include "server/api/shared/endpoint.h"
+#include "server/call/remedy.h"
 
 namespace tramontane {
 namespace {
 
 // The request found every place taken; later there may be one.
-bool FoundNoRoom(const RpcError& error) { return error.code == StatusCode::kResourceExhausted; }
+bool FoundNoRoom(const RpcError& error) {
+  return error.code == StatusCode::kResourceExhausted && RemedyOf(error) != Remedy::kNone;
+}
 
 constexpr int64_t kCallBytes = 512;  // of one that waits: its place here, and the names of its fields
 
