@@ -15,6 +15,8 @@ constexpr Row kRows[] = {
     {"QUEUE_FULL", Remedy::kRoom},
     {"INPUT_QUEUE_FULL", Remedy::kRoom},
     {"TOO_MANY_STREAMS", Remedy::kRoom},
+    // A key's own requests are in the way, wherever they run.
+    {"KEY_CONCURRENCY", Remedy::kTime},
     // Others use what is asked for, and it is on this server alone: a session has one home.
     {"TOO_MANY_SESSIONS", Remedy::kTime},
     {"SESSION_FILES_BUSY", Remedy::kTime},

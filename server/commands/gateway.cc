@@ -1,5 +1,6 @@
 // gateway --backend HOST:PORT[,...]: OpenAI's HTTP API in a process of its own, over gRPC to one or several
 // servers.
+#include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -110,10 +111,7 @@ Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& con
   };
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<Gateway> gateway, Gateway::Start(std::move(options), client));
   // A server may also come later: until then /ready says 503.
-  if (!WaitForBackend(client)) spdlog::warn("no server is up yet");
-  for (const BackendState& backend : client.backends()) {
-    spdlog::info("server {} is {}", backend.address, backend.up ? "up" : "down");
-  }
+  if (!WaitForBackend(client)) spdlog::warn("no server is up yet of {}", fmt::join(arguments.backends, ", "));
   starting.Release();
   const nlohmann::json ready = {{"http", gateway->address()}};
   std::printf("ready %s\n", ready.dump().c_str());

@@ -167,6 +167,8 @@ RpcError InferenceCore::GetLoad(const Serving& serving, v1::GetLoadResponse* res
   }
   response->set_waiting_requests(response->waiting_requests() + unsent_);
   response->set_queued_work(workers_.pending() + compilers_.pending());
+  response->set_max_waiting_requests(serving.model.engine->limits().max_queued_requests);
+  response->set_max_open_streams(max_streams_);
   std::lock_guard lock(streams_mutex_);
   response->set_open_streams(static_cast<int32_t>(open_streams_.size()));
   return {};

@@ -1,11 +1,22 @@
 #include "server/remote/from_grpc_status.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
 namespace tramontane {
+namespace {
+
+constexpr int64_t kMostRetrySeconds = 3600;
+
+}  // namespace
+
+bool HasDetails(const grpc::Status& status) {
+  google::rpc::Status details;
+  return details.ParseFromString(status.error_details()) && details.code() == status.error_code();
+}
 
 RpcError FromGrpcStatus(const grpc::Status& status) {
   RpcError error;
@@ -30,7 +41,9 @@ RpcError FromGrpcStatus(const grpc::Status& status) {
       error.reason = info.reason();
       error.info.insert(info.metadata().begin(), info.metadata().end());
     } else if (any.UnpackTo(&retry)) {
-      error.retry_after_ms = retry.retry_delay().seconds() * 1000 + retry.retry_delay().nanos() / 1'000'000;
+      const int64_t seconds = std::clamp<int64_t>(retry.retry_delay().seconds(), 0, kMostRetrySeconds);
+      const int64_t nanos = std::clamp(retry.retry_delay().nanos(), 0, 999'999'999);
+      error.retry_after_ms = seconds * 1000 + nanos / 1'000'000;
     }
   }
   return error;

@@ -10,5 +10,7 @@ namespace tramontane {
 
 // The field is the first one that the details name.
 RpcError FromGrpcStatus(const grpc::Status& status);
+// A server of ours has said it; where it is gRPC's own word there are none.
+bool HasDetails(const grpc::Status& status);
 
 }  // namespace tramontane

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/remote/event_check.h"
 #include "server/remote/from_grpc_status.h"
 #include "tramontane/v1/inference.grpc.pb.h"
 
@@ -20,10 +21,8 @@ struct GrpcClient::Impl {
 };
 
 GrpcClient::GrpcClient(const std::string& address, std::string api_key) : impl_(std::make_unique<Impl>()) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);  // prompt logprobs can be long
   impl_->api_key = std::move(api_key);
-  impl_->channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  impl_->channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
   impl_->stub = v1::Inference::NewStub(impl_->channel);
 }
 
@@ -34,13 +33,19 @@ Status GrpcClient::Generate(const v1::GenerateRequest& request, const OnEvent& o
   if (!impl_->api_key.empty()) context.AddMetadata("authorization", "Bearer " + impl_->api_key);
   const auto reader = impl_->stub->Generate(&context, request);
   v1::GenerateResponse event;
+  EventCheck check(request, /*max_started_bytes=*/0);
+  std::string fault;
   bool wanted = true;
   while (reader->Read(&event)) {
     if (!wanted) continue;  // what was on its way when the call was cancelled
-    wanted = on_event(event);
+    fault = check.FaultOf(event);
+    wanted = fault.empty() && on_event(event);
     if (!wanted) context.TryCancel();
   }
-  return ToStatus(FromGrpcStatus(reader->Finish()));
+  const grpc::Status status = reader->Finish();
+  if (status.ok()) fault = check.FaultOfEnd();
+  if (!fault.empty()) return Internal("the server answers what it may not: " + fault);
+  return ToStatus(FromGrpcStatus(status));
 }
 
 // grpc.health.v1.Health/Check, whose messages are one field each: an empty request asks for the whole server,

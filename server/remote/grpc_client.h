@@ -18,7 +18,8 @@ class GrpcClient {
   ~GrpcClient();
 
   // Streams a request: `on_event` is called for each event, in order, on this thread; false from it cancels
-  // the call. The status is the call's; its field is the first one at fault.
+  // the call. The status is the call's; its field is the first one at fault. INTERNAL: the server says what
+  // it may not.
   using OnEvent = std::function<bool(const v1::GenerateResponse& event)>;
   Status Generate(const v1::GenerateRequest& request, const OnEvent& on_event);
 

@@ -2,12 +2,11 @@
 //
 // A call goes to the server that is up and has the least to do: what we have open there now, and what others
 // had open when it was last asked (GetLoad). Up is what gRPC's health service says; a draining server is not.
-// A call that fails with UNAVAILABLE or RESOURCE_EXHAUSTED before its first event goes to another server,
-// each once.
+// One that is refused before its first event goes to another server where that helps (ServerChoice).
 //
 // Any thread. Callbacks come on gRPC's threads.
-// Always: of what a reader has not taken, a call holds one Delta per choice and about kMaxHeldBytes; beyond
-// that it stops reading, and the server joins what is said meanwhile.
+// Always: what a call tells is what inference.proto allows, whatever its server says (EventCheck,
+// AnswerFault), and names no server.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +22,8 @@ namespace tramontane {
 struct RemoteClientOptions {
   std::vector<std::string> backends;  // HOST:PORT of gRPC; at least one
   int64_t poll_interval_ms = 1000;    // between two questions for a server's load
+  // Of the answer of a unary call, and of a Started with all its parts; 0: any.
+  int64_t max_answer_bytes = int64_t{64} << 20;
 };
 
 // How one server looks from here.
@@ -35,6 +36,8 @@ struct BackendState {
   int64_t lost_calls = 0;  // ended by UNAVAILABLE: the server went away or refused
 };
 
+class RemoteServers;
+
 class RemoteClient final : public InferenceClient {
  public:
   explicit RemoteClient(const RemoteClientOptions& options);
@@ -43,8 +46,8 @@ class RemoteClient final : public InferenceClient {
   std::shared_ptr<InferenceCall> Generate(const Caller& caller, v1::GenerateRequest request,
                                           const InferenceCallOptions& options, std::function<void()> on_ready,
                                           RpcError* refusal) override;
-  bool ready() const override;       // one server is up
-  RpcError health() const override;  // UNAVAILABLE names them all
+  bool ready() const override;  // one server is up
+  RpcError health() const override;
 
   // True once one is up; false when none was within the time.
   bool WaitUntilReady(int64_t timeout_ms) const;
@@ -57,8 +60,7 @@ class RemoteClient final : public InferenceClient {
                 std::unique_ptr<google::protobuf::Message> response,
                 Done<google::protobuf::Message> done) override;
 
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<RemoteServers> servers_;
 };
 
 }  // namespace tramontane

@@ -1,8 +1,13 @@
 #include "server/remote/remote_server.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
+
+#include "server/remote/answer_check.h"
+#include "server/remote/backend_outcome.h"
 
 namespace tramontane {
 namespace {
@@ -13,16 +18,40 @@ constexpr int kLongestReconnectMs = 2000;
 constexpr int kKeepaliveMs = 30'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
 
-// With this gRPC itself watches the health service: the channel is READY only while it says SERVING.
-// (pick_first, the default policy, does not look.)
-constexpr char kServiceConfig[] =
-    R"({"loadBalancingConfig": [{"round_robin": {}}],
-        "healthCheckConfig": {"serviceName": "tramontane.v1.Inference"}})";
+// What gRPC's clients take of a message by default, and so the most that servers send of what can come in
+// several.
+constexpr int64_t kMaxMessageBytes = 4 << 20;
+// The calls whose answers are as long as what they are asked, or kept.
+constexpr const char* kLongCalls[] = {"Tokenize", "Detokenize", "RenderChat", "ListSessions"};
 
-std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
+int64_t MostMessageBytes(int64_t max_answer_bytes) {
+  constexpr int64_t kMost = INT32_MAX;  // that gRPC can be told of
+  return max_answer_bytes > 0 ? std::min(max_answer_bytes, kMost) : kMost;
+}
+
+// With this gRPC itself watches the health service: the channel is READY only while it says SERVING.
+// (pick_first, the default policy, does not look.) And it ends a call whose server sends a longer message.
+std::string ServiceConfig(int64_t max_message_bytes) {
+  std::string long_calls;
+  for (const char* call : kLongCalls) {
+    long_calls += std::string(long_calls.empty() ? "" : ", ") +
+                  R"({"service": "tramontane.v1.Inference", "method": ")" + call + R"("})";
+  }
+  return R"({"loadBalancingConfig": [{"round_robin": {}}],
+             "healthCheckConfig": {"serviceName": "tramontane.v1.Inference"},
+             "methodConfig": [{"name": [)" +
+         long_calls + R"(], "maxResponseMessageBytes": )" + std::to_string(max_message_bytes) + R"(},
+                              {"name": [{"service": "tramontane.v1.Inference"}], "maxResponseMessageBytes": )" +
+         std::to_string(kMaxMessageBytes) + "}]}";
+}
+
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, int64_t max_answer_bytes) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);  // prompt logprobs and tokenised texts can be long
-  arguments.SetServiceConfigJSON(kServiceConfig);
+  const int64_t max_message_bytes = MostMessageBytes(max_answer_bytes);
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(std::max(max_message_bytes, kMaxMessageBytes)));
+  arguments.SetServiceConfigJSON(ServiceConfig(max_message_bytes));
+  // The bounds are of what comes over the wire: what is compressed can be any number of times as long.
+  arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);  // it is the connect timeout, too
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLongestReconnectMs);
@@ -31,6 +60,14 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
   // A connection of its own, also where another client of this process has the same address.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+// 0: the server does not say how many it takes.
+bool IsBelow(int64_t number, int64_t most) { return most == 0 || number < most; }
+
+bool HasRoom(const v1::GetLoadResponse& load) {
+  return IsBelow(load.waiting_requests(), load.max_waiting_requests()) &&
+         IsBelow(load.open_streams(), load.max_open_streams());
 }
 
 }  // namespace
@@ -64,20 +101,21 @@ void OpenCalls::CancelAndWait() {
 
 // ---- RemoteServer ------------------------------------------------------------------------------------
 
-RemoteServer::RemoteServer(const std::string& address)
+RemoteServer::RemoteServer(const std::string& address, int64_t max_answer_bytes)
     : address_(address),
-      channel_(ChannelTo(address)),
+      channel_(ChannelTo(address, max_answer_bytes)),
       stub_(v1::Inference::NewStub(channel_)),
-      unary_stub_(channel_) {}
+      raw_stub_(channel_) {}
 
 void RemoteServer::CallStarted() {
   ++open_calls_;
   ++started_calls_;
 }
 
-void RemoteServer::CallEnded(bool lost) {
+void RemoteServer::CallEnded(bool lost, bool served) {
   --open_calls_;
   if (lost) ++lost_calls_;
+  if (served) full_ = false;
 }
 
 struct RemoteServer::LoadQuestion {
@@ -90,6 +128,7 @@ struct RemoteServer::LoadQuestion {
 // Also of a server that is down, waiting for it: gRPC connects and watches health only while some call of
 // this process keeps its threads busy.
 void RemoteServer::Poll(OpenCalls& open, int64_t timeout_ms) {
+  LogChange();
   if (polling_.exchange(true)) return;
   auto question = std::make_shared<LoadQuestion>();
   question->context.set_wait_for_ready(true);
@@ -97,19 +136,30 @@ void RemoteServer::Poll(OpenCalls& open, int64_t timeout_ms) {
   if (!open.Add(&question->context)) return;
   question->count.calls = &open;
   stub_->async()->GetLoad(&question->context, &question->request, &question->response,
-                          [this, &open, question](const grpc::Status& status) {
-                            OnLoad(status, question->response);
+                          [this, &open, question, was_full = full()](const grpc::Status& status) {
+                            OnLoad(status, question->response, was_full);
                             open.Remove(&question->context);
                           });
 }
 
-void RemoteServer::OnLoad(const grpc::Status& status, const v1::GetLoadResponse& load) {
-  if (status.ok()) {
+// A refusal since the question was asked is newer than the answer.
+void RemoteServer::OnLoad(const grpc::Status& status, const v1::GetLoadResponse& load, bool was_full) {
+  const std::string fault = status.ok() ? NumberFault(load) : "";
+  if (!fault.empty()) BadGatewayError(fault, address_);
+  if (status.ok() && fault.empty()) {
     others_calls_ = std::max<int64_t>(0, load.open_streams() - open_calls_);
+    if (was_full) full_ = false;
+    if (!HasRoom(load)) full_ = true;
     std::lock_guard lock(mutex_);
     last_load_ = load;
   }
   polling_ = false;
+}
+
+void RemoteServer::LogChange() {
+  const bool is_up = up();
+  if (std::exchange(was_up_, is_up) != is_up)
+    spdlog::info("server {} is {}", address_, is_up ? "up" : "down");
 }
 
 BackendState RemoteServer::state() const {
@@ -131,9 +181,9 @@ v1::GetLoadResponse RemoteServer::last_load() const {
 // ---- RemoteServers ---------------------------------------------------------------------------------
 
 RemoteServers::RemoteServers(const RemoteClientOptions& options)
-    : poll_interval_ms_(options.poll_interval_ms) {
+    : poll_interval_ms_(options.poll_interval_ms), max_answer_bytes_(options.max_answer_bytes) {
   for (const std::string& address : options.backends)
-    backends_.push_back(std::make_unique<RemoteServer>(address));
+    backends_.push_back(std::make_unique<RemoteServer>(address, max_answer_bytes_));
   poller_ = std::thread([this] { PollLoop(); });
 }
 
@@ -145,27 +195,21 @@ RemoteServer* RemoteServers::Choose(const std::vector<RemoteServer*>& tried) {
   for (size_t i = 0; i < backends_.size(); ++i) {
     RemoteServer* backend = backends_[(first + i) % backends_.size()].get();
     if (std::find(tried.begin(), tried.end(), backend) != tried.end() || !backend->up()) continue;
-    if (best == nullptr || backend->load() < best->load()) best = backend;
+    if (best == nullptr ||
+        std::pair(backend->full(), backend->load()) < std::pair(best->full(), best->load()))
+      best = backend;
   }
   return best;
 }
 
-RemoteServer* RemoteServers::HomeOf(const std::string& session,
-                                    const std::vector<RemoteServer*>& tried) const {
+RemoteServer* RemoteServers::HomeOf(const std::string& session) const {
   uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   for (const char c : session) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
   RemoteServer* home = backends_[hash % backends_.size()].get();
-  const bool was_tried = std::find(tried.begin(), tried.end(), home) != tried.end();
-  return was_tried || !home->up() ? nullptr : home;
+  return home->up() ? home : nullptr;
 }
 
-std::string RemoteServers::Describe() const {
-  std::string text;
-  for (const auto& backend : backends_) {
-    text += (text.empty() ? "" : ", ") + backend->address() + (backend->up() ? " is up" : " is down");
-  }
-  return text;
-}
+int64_t RemoteServers::max_message_bytes() const { return MostMessageBytes(max_answer_bytes_); }
 
 void RemoteServers::Close() {
   {

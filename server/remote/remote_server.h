@@ -52,20 +52,23 @@ struct OpenCallCount {
 
 class RemoteServer {
  public:
-  explicit RemoteServer(const std::string& address);
+  RemoteServer(const std::string& address, int64_t max_answer_bytes);
 
   const std::string& address() const { return address_; }
-  v1::Inference::Stub& stub() { return *stub_; }
-  // For calls by their path.
-  using UnaryStub = grpc::TemplatedGenericStub<google::protobuf::Message, google::protobuf::Message>;
-  UnaryStub& unary_stub() { return unary_stub_; }
+  // For calls by their path, whose answers come as bytes.
+  using RawStub = grpc::TemplatedGenericStub<google::protobuf::Message, grpc::ByteBuffer>;
+  RawStub& raw_stub() { return raw_stub_; }
 
   // Connected and, by its health service, serving. Asks for a connection where there is none.
   bool up() const { return channel_->GetState(true) == GRPC_CHANNEL_READY; }
   int64_t load() const { return open_calls_ + others_calls_; }
 
+  // It has refused a call for want of room, and has told of no room since, nor ended a call of ours.
+  bool full() const { return full_; }
+
   void CallStarted();
-  void CallEnded(bool lost);
+  void CallEnded(bool lost, bool served);
+  void NoteFull() { full_ = true; }
 
   // Asks for the load in the background, unless that is still going on.
   void Poll(OpenCalls& open, int64_t timeout_ms);
@@ -75,17 +78,20 @@ class RemoteServer {
 
  private:
   struct LoadQuestion;
-  void OnLoad(const grpc::Status& status, const v1::GetLoadResponse& load);
+  void OnLoad(const grpc::Status& status, const v1::GetLoadResponse& load, bool was_full);
+  void LogChange();
 
   const std::string address_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Inference::Stub> stub_;
-  UnaryStub unary_stub_;
+  RawStub raw_stub_;
   std::atomic<int64_t> open_calls_{0};
   std::atomic<int64_t> others_calls_{0};
   std::atomic<int64_t> started_calls_{0};
   std::atomic<int64_t> lost_calls_{0};
+  std::atomic<bool> full_{false};
   std::atomic<bool> polling_{false};
+  bool was_up_ = false;       // the poller's: as it was logged
   mutable std::mutex mutex_;  // guards last_load_
   v1::GetLoadResponse last_load_;
 };
@@ -95,15 +101,15 @@ class RemoteServers {
   explicit RemoteServers(const RemoteClientOptions& options);
   ~RemoteServers();  // as Close
 
-  // The one that is up, not `tried`, and has the least to do; null: none.
+  // The one that is up, not `tried`, not full if one is not, and has the least to do; null: none.
   RemoteServer* Choose(const std::vector<RemoteServer*>& tried);
-  // The one that keeps the session of that name, if it is up and not `tried`; null: it is down. Always the
-  // same one, so that every turn of a conversation finds it.
-  RemoteServer* HomeOf(const std::string& session, const std::vector<RemoteServer*>& tried) const;
+  // The one that keeps the session of that name, if it is up; null: it is down. Always the same one, so that
+  // every turn of a conversation finds it.
+  RemoteServer* HomeOf(const std::string& session) const;
   const std::vector<std::unique_ptr<RemoteServer>>& all() const { return backends_; }
   OpenCalls& open_calls() { return open_calls_; }
-  // "127.0.0.1:1 is down, 127.0.0.1:2 is down"
-  std::string Describe() const;
+  int64_t max_answer_bytes() const { return max_answer_bytes_; }  // 0: any
+  int64_t max_message_bytes() const;                              // of a unary answer; of gRPC at most
 
   void Close();  // stops asking, cancels every call, waits for their end
 
@@ -111,6 +117,7 @@ class RemoteServers {
   void PollLoop();
 
   const int64_t poll_interval_ms_;
+  const int64_t max_answer_bytes_;
   std::vector<std::unique_ptr<RemoteServer>> backends_;
   std::atomic<uint64_t> choices_{0};
   OpenCalls open_calls_;
