@@ -47,6 +47,9 @@ struct ServerOptions {
   SessionStoreOptions sessions = {};
   std::string session_dir = {};           // "": none are saved
   int64_t grpc_memory_bytes = 256 << 20;  // messages of gRPC on their way; more: RESOURCE_EXHAUSTED
+  int32_t grpc_max_connections = 1024;    // 0: no limit
+  double grpc_read_timeout = 30;          // seconds for a call's message to come; 0: any time
+  double grpc_write_timeout = 30;         // seconds for a client to take a message; 0: any time
 };
 
 class Server {

@@ -1,0 +1,51 @@
+#include "server/grpc/call_metadata.h"
+
+#include <charconv>
+#include <chrono>
+#include <optional>
+
+#include "server/base/peer_address.h"
+#include "server/grpc/message_parts.h"
+
+namespace tramontane {
+namespace {
+
+std::optional<std::string> ClientMetadata(const grpc::CallbackServerContext& context, const char* key) {
+  const auto found = context.client_metadata().find(key);
+  if (found == context.client_metadata().end()) return std::nullopt;
+  return std::string(found->second.data(), found->second.size());
+}
+
+}  // namespace
+
+Caller CallerOf(const grpc::CallbackServerContext& context) {
+  const std::string address = AddressOfGrpcPeer(context.peer());
+  return {.identity = AddressShare(address), .address = address, .door = Caller::Door::kGrpc};
+}
+
+InferenceCallOptions OptionsOf(const grpc::CallbackServerContext& context) {
+  InferenceCallOptions options = {.request_id = ClientMetadata(context, kRequestIdKey),
+                                  .correlation_id = ClientMetadata(context, kCorrelationIdKey)};
+  if (context.deadline() != std::chrono::system_clock::time_point::max()) {
+    options.deadline =
+        std::chrono::steady_clock::now() + (context.deadline() - std::chrono::system_clock::now());
+  }
+  return options;
+}
+
+size_t MostAnswerBytes(const grpc::CallbackServerContext& context) {
+  size_t bytes = kDefaultMessageBytes;
+  if (const auto said = ClientMetadata(context, kMaxMessageBytesKey)) {
+    std::from_chars(said->data(), said->data() + said->size(), bytes);
+  }
+  return bytes;
+}
+
+std::string MetadataText(std::string text) {
+  for (char& c : text) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return text;
+}
+
+}  // namespace tramontane

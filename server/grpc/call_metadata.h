@@ -1,0 +1,27 @@
+// What comes with a gRPC call beside its message. Pure functions; gRPC's threads and workers, while the call
+// lasts.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstddef>
+#include <string>
+
+#include "server/call/caller.h"
+#include "server/call/inference_client.h"
+
+namespace tramontane {
+
+inline constexpr char kRequestIdKey[] = "x-request-id";
+inline constexpr char kCorrelationIdKey[] = "x-correlation-id";
+
+Caller CallerOf(const grpc::CallbackServerContext& context);
+InferenceCallOptions OptionsOf(const grpc::CallbackServerContext& context);
+
+// What a caller takes in one message: what gRPC's clients take by default, or what it says of itself.
+size_t MostAnswerBytes(const grpc::CallbackServerContext& context);
+
+// Metadata values are printable ASCII; gRPC ends the process over anything else.
+std::string MetadataText(std::string text);
+
+}  // namespace tramontane

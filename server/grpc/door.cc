@@ -1,0 +1,142 @@
+#include "server/grpc/door.h"
+
+#include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
+#include <grpcpp/grpcpp.h>
+#include <spdlog/spdlog.h>
+
+#include <mutex>
+#include <utility>
+
+#include "server/grpc/acceptor.h"
+#include "server/grpc/health.h"
+#include "server/grpc/inference_service.h"
+#include "server/grpc/listener.h"
+
+namespace tramontane {
+namespace {
+
+constexpr char kServiceName[] = "tramontane.v1.Inference";
+
+constexpr int kSecondMs = 1000;
+constexpr int kMinuteMs = 60 * kSecondMs;
+constexpr int kMaxMetadataBytes = 16 << 10;
+constexpr int kHandshakeMs = 10 * kSecondMs;  // of a new connection, to its first settings
+// Of an address beyond max_streams: what is refused is told so, and health and Abort need not wait for a
+// stream's end.
+constexpr int kSpareStreams = 256;
+
+// What gRPC and protobuf would print on their own goes where our logs go.
+void RouteLibraryLogs() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    gpr_set_log_function([](gpr_log_func_args* args) {
+      const auto level =
+          args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn : spdlog::level::debug;
+      spdlog::log(level, "grpc: {}", args->message);
+    });
+    // protobuf reports here what a caller sent; the caller gets the error, the log need not.
+    google::protobuf::SetLogHandler([](google::protobuf::LogLevel level, const char*, int,
+                                       const std::string& text) {
+      spdlog::log(level == google::protobuf::LOGLEVEL_FATAL ? spdlog::level::critical : spdlog::level::debug,
+                  "protobuf: {}", text);
+    });
+  });
+}
+
+// Clients behind load balancers ping while idle; left at its defaults gRPC would hang up on them. Connections
+// end after an hour, with time to finish what they carry, so that balanced clients look for new servers.
+void SetConnectionArguments(grpc::ServerBuilder* builder) {
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60 * kSecondMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20 * kSecondMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10 * kSecondMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 30 * kMinuteMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, 60 * kMinuteMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, 120 * kMinuteMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+}
+
+// What messages of all calls may take while they come and until they are parsed. Where that is spent, gRPC
+// ends the calls that hold it, with RESOURCE_EXHAUSTED. gRPC would unpack what is compressed to whatever is
+// in it: calls do that themselves (ParseMessage), for gzip. Its own bound of a connection's calls holds for
+// clients that say they know it; CallTable has one for the others.
+void BoundMessages(const GrpcDoorOptions& options, grpc::ResourceQuota& quota, grpc::ServerBuilder* builder) {
+  quota.Resize(static_cast<size_t>(options.memory_bytes));
+  builder->SetResourceQuota(quota);
+  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder->SetMaxSendMessageSize(-1);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams + kSpareStreams);
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+}
+
+CallTableOptions CallsOptions(const GrpcDoorOptions& options) {
+  return {.max_of_address = options.max_streams + kSpareStreams,
+          .read_timeout = options.read_timeout,
+          .write_timeout = options.write_timeout};
+}
+
+GrpcConnectionLimits LimitsOf(const GrpcDoorOptions& options) {
+  return {.max_connections = options.max_connections, .max_arriving_bytes = options.memory_bytes};
+}
+
+}  // namespace
+
+struct GrpcDoor::Impl {
+  Impl(const GrpcDoorOptions& options, InferenceCore& core)
+      : open(CallsOptions(options), core.unread_answers()),
+        connections(LimitsOf(options)),
+        service({.writer_threads = options.writer_threads, .max_streams = options.max_streams}, core, calls,
+                health) {}
+
+  CallTable open;
+  GrpcConnections connections;
+  GrpcCalls calls{open, connections};
+  Health health;
+  InferenceService service;
+  grpc::ResourceQuota quota{"tramontane"};  // keeps gRPC up from here on; it does not like to begin twice
+  std::string address;
+  std::unique_ptr<grpc::Server> grpc;  // these last: they use all of the above
+  std::unique_ptr<GrpcAcceptor> acceptor;
+};
+
+StatusOr<std::unique_ptr<GrpcDoor>> GrpcDoor::Start(const GrpcDoorOptions& options, InferenceCore& core) {
+  RouteLibraryLogs();
+  TM_ASSIGN_OR_RETURN(std::unique_ptr<GrpcListener> listener, GrpcListener::Open(options.address));
+  auto impl = std::make_unique<Impl>(options, core);
+  impl->address = listener->address();
+  impl->health.Set("", HealthStatus::SERVING);
+  impl->health.Set(kServiceName, HealthStatus::NOT_SERVING);
+  grpc::ServerBuilder builder;
+  SetConnectionArguments(&builder);
+  BoundMessages(options, impl->quota, &builder);
+  builder.RegisterCallbackGenericService(&impl->service);
+  using From = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  auto handover =
+      builder.experimental().AddExternalConnectionAcceptor(From::FROM_FD, grpc::InsecureServerCredentials());
+  impl->grpc = builder.BuildAndStart();
+  if (impl->grpc == nullptr) return Unavailable("grpc_address: gRPC refused " + options.address);
+  impl->acceptor = std::make_unique<GrpcAcceptor>(std::move(listener), std::move(handover), impl->calls);
+  return std::unique_ptr<GrpcDoor>(new GrpcDoor(std::move(impl)));
+}
+
+GrpcDoor::GrpcDoor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+GrpcDoor::~GrpcDoor() { Stop({}); }
+
+const std::string& GrpcDoor::address() const { return impl_->address; }
+
+void GrpcDoor::SetServing(bool serving) {
+  impl_->health.Set(kServiceName, serving ? HealthStatus::SERVING : HealthStatus::NOT_SERVING);
+}
+
+void GrpcDoor::Stop(std::chrono::milliseconds grace) {
+  if (impl_->grpc == nullptr) return;
+  impl_->acceptor = nullptr;
+  impl_->grpc->Shutdown(std::chrono::system_clock::now() + grace);
+  impl_->grpc = nullptr;
+}
+
+}  // namespace tramontane

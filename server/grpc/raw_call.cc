@@ -1,0 +1,107 @@
+#include "server/grpc/raw_call.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "server/grpc/grpc_status.h"
+#include "server/grpc/message_parts.h"
+#include "server/grpc/raw_message.h"
+
+namespace tramontane {
+namespace {
+
+int64_t Ns(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
+
+}  // namespace
+
+int64_t RawCall::NowNs() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+RawCall::RawCall(GrpcCalls& calls, grpc::GenericCallbackServerContext* context)
+    : calls_(calls),
+      context_(context),
+      caller_(CallerOf(*context)),
+      connection_(calls.connections.Find(context->peer())),
+      held_(calls.open.unread()) {}
+
+void RawCall::Begin() {
+  self_ = shared_from_this();
+  if (connection_ != nullptr) connection_->CallBegan();
+  if (const RpcError refusal = calls_.open.Add(this); !refusal.ok()) return Finish(ToGrpcStatus(refusal));
+  OnBegun();
+}
+
+void RawCall::ReadNext() {
+  const double timeout = calls_.open.options().read_timeout;
+  reading_ = true;
+  if (timeout > 0) due_ns_ = NowNs() + Ns(timeout);
+  StartRead(&message_);
+}
+
+void RawCall::OnReadDone(bool ok) {
+  if (!reading_.exchange(false)) return;  // EndLate has ended it
+  due_ns_ = 0;
+  if (connection_ != nullptr && !std::exchange(has_read_, true)) connection_->MessageRead();
+  if (!ok) return OnNoMessage();
+  const grpc::ByteBuffer bytes = std::exchange(message_, grpc::ByteBuffer());
+  OnMessage(bytes);
+}
+
+void RawCall::OnNoMessage() {
+  Finish(context_->IsCancelled() ? grpc::Status::CANCELLED
+                                 : grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                                                "the call has no message that the server could read"));
+}
+
+void RawCall::EndLate() {
+  due_ns_ = 0;
+  if (!reading_.exchange(false)) return context_->TryCancel();  // nobody would read why
+  const auto seconds = static_cast<int64_t>(calls_.open.options().read_timeout);
+  RpcError error = ToRpcError(
+      Status(StatusCode::kDeadlineExceeded,
+             "the call's message did not come within " + std::to_string(seconds) + " s (grpc_read_timeout)"));
+  error.reason = "READ_TIMEOUT";
+  Finish(ToGrpcStatus(error));
+}
+
+void RawCall::OnDone() {
+  calls_.open.Remove(this);
+  if (connection_ != nullptr) {
+    if (!has_read_) connection_->MessageRead();
+    connection_->CallEnded();
+  }
+  self_.reset();
+}
+
+void RawCall::StartWriteClock(size_t bytes) {
+  const double timeout = calls_.open.options().write_timeout;
+  const size_t times = 1 + (std::max<size_t>(bytes, 1) - 1) / kDefaultMessageBytes;
+  if (timeout > 0) due_ns_ = NowNs() + Ns(timeout * static_cast<double>(times));
+}
+
+void RawCall::StopWriteClock() {
+  due_ns_ = 0;
+  if (connection_ != nullptr) connection_->MessageWritten();
+}
+
+RpcError RawCall::HoldAnswer(const google::protobuf::Message& answer) {
+  const size_t most = MostAnswerBytes(*context_);
+  const size_t bytes = answer.ByteSizeLong();
+  if (bytes > most) {
+    RpcError error = ToRpcError(InvalidArgument(
+        "the answer has " + std::to_string(bytes) + " bytes, and a message holds " + std::to_string(most) +
+        ": ask for less at once, or say in the metadata " + kMaxMessageBytesKey + " that you take more"));
+    error.reason = "ANSWER_TOO_LARGE";
+    return error;
+  }
+  return TryHold(static_cast<int64_t>(bytes)) ? RpcError() : calls_.open.NoRoomError();
+}
+
+void RawCall::FinishWith(const google::protobuf::Message& answer, const grpc::Status& status) {
+  answer_ = SerializeMessage(answer);
+  StartWriteClock(answer_.Length());
+  StartWriteAndFinish(&answer_, grpc::WriteOptions(), status);
+}
+
+}  // namespace tramontane

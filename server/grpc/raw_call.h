@@ -1,0 +1,80 @@
+// RawCall: one call of the gRPC door, in bytes: from its header, by its message, to its status. It owns
+// itself until gRPC is done with it; whoever may use it later holds a reference.
+//
+//   begun -> its message has come (OnMessage) -> writes -> Finish or StartWriteAndFinish, once -> gone
+#pragma once
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "server/call/caller.h"
+#include "server/grpc/call_metadata.h"
+#include "server/grpc/call_table.h"
+#include "server/grpc/connections.h"
+
+namespace tramontane {
+
+// What the calls of a door share; borrowed by each.
+struct GrpcCalls {
+  CallTable& open;
+  GrpcConnections& connections;
+};
+
+class RawCall : public grpc::ServerGenericBidiReactor, public std::enable_shared_from_this<RawCall> {
+ public:
+  RawCall(GrpcCalls& calls, grpc::GenericCallbackServerContext* context);
+  ~RawCall() override = default;
+
+  // gRPC's thread. The message is asked for, or the call refused. Once.
+  void Begin();
+
+  const Caller& caller() const { return caller_; }
+  GrpcConnection* connection() const { return connection_.get(); }  // null: not told from others
+  static int64_t NowNs();                                           // of the clocks
+
+ protected:
+  // It is one of those there may be. gRPC's thread.
+  virtual void OnBegun() { ReadNext(); }
+  // Its message, or for calls of many the next. gRPC's thread.
+  virtual void OnMessage(const grpc::ByteBuffer& bytes) = 0;
+  // No message comes any more.
+  virtual void OnNoMessage();
+  // Another message is wanted.
+  void ReadNext();
+  // Before a write of so many bytes: its clock. OnWriteDone ends it.
+  void StartWriteClock(size_t bytes);
+  void StopWriteClock();
+  [[nodiscard]] bool TryHold(int64_t bytes) { return calls_.open.TryHold(this, bytes); }
+  // The one answer of a call and its end. Not OK: it is too long for the client, or there is no room for it;
+  // then nothing was done but this said.
+  RpcError HoldAnswer(const google::protobuf::Message& answer);
+  void FinishWith(const google::protobuf::Message& answer, const grpc::Status& status);  // after HoldAnswer
+
+  GrpcCalls& calls_;
+  grpc::GenericCallbackServerContext* const context_;  // until the status was given to gRPC
+
+ private:
+  friend class CallTable;
+
+  void OnReadDone(bool ok) final;
+  void OnDone() final;
+  // Its client was too slow.
+  void EndLate();
+
+  const Caller caller_;
+  const std::shared_ptr<GrpcConnection> connection_;
+  std::shared_ptr<RawCall> self_;
+  grpc::ByteBuffer message_;          // owned by gRPC while reading_
+  grpc::ByteBuffer answer_;           // of FinishWith
+  std::atomic<bool> reading_{false};  // whoever ends it says what becomes of the call
+  std::atomic<int64_t> due_ns_{0};    // 0: no clock runs
+  bool has_read_ = false;             // connection_ knows
+  bool refused_ = false;              // this and the next are CallTable'
+  HeldBytes held_;
+};
+
+}  // namespace tramontane
