@@ -64,7 +64,7 @@ struct Server::Impl {
 StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   std::shared_ptr<SessionFiles> files;
   if (!options.session_dir.empty()) {
-    TM_ASSIGN_OR_RETURN(files, SessionFiles::Open(options.session_dir));
+    TM_ASSIGN_OR_RETURN(files, SessionFiles::Open(options.session_dir, options.session_dir_limits));
   }
   auto impl = std::make_unique<Impl>(options, std::move(files));
   TM_ASSIGN_OR_RETURN(impl->grpc, GrpcDoor::Start(GrpcOptions(options), impl->core));

@@ -16,6 +16,7 @@
 #include "server/call/inference_client.h"
 #include "server/call/served_model.h"
 #include "server/http/limits.h"
+#include "server/sessions/session_folder.h"
 #include "server/sessions/session_store.h"
 #include "server/watch/trace_text.h"
 
@@ -45,7 +46,8 @@ struct ServerOptions {
   int64_t max_unread_answer_bytes = int64_t{256} << 20;  // of all answers that clients have not taken yet
   int32_t max_streams = 2048;  // Generate calls open at once; one more: RESOURCE_EXHAUSTED
   SessionStoreOptions sessions = {};
-  std::string session_dir = {};           // "": none are saved
+  std::string session_dir = {};  // "": none are saved
+  SessionDirLimits session_dir_limits = {};
   int64_t grpc_memory_bytes = 256 << 20;  // messages of gRPC on their way; more: RESOURCE_EXHAUSTED
   int32_t grpc_max_connections = 1024;    // 0: no limit
   double grpc_read_timeout = 30;          // seconds for a call's message to come; 0: any time

@@ -78,7 +78,7 @@ const std::vector<Operation>& Operations() {
       {.method = "get", .path = "/v1/models/{model}", .summary = "One of them.", .response = ModelShape},
       {.method = "get",
        .path = "/v1/sessions",
-       .summary = "The conversations that are kept, by name.",
+       .summary = "The caller's conversations that are kept, by name.",
        .response = SessionListShape},
       {.method = "delete",
        .path = "/v1/sessions/{name}",
@@ -154,6 +154,14 @@ Json TimingParameter() {
           {"schema", {{"type", "string"}, {"enum", {"0", "1"}}}}};
 }
 
+Json CacheSaltParameter() {
+  return {{"name", "cache_salt"},
+          {"in", "query"},
+          {"required", false},
+          {"description", "That of the session, where it has one. A JSON body may say it instead."},
+          {"schema", {{"type", "string"}}}};
+}
+
 Json OperationJson(const Operation& operation, const RequestShapes& shapes) {
   Json json = {{"summary", operation.summary}};
   if (operation.streams) json["parameters"] = Json::array({TimingParameter()});
@@ -164,6 +172,7 @@ Json OperationJson(const Operation& operation, const RequestShapes& shapes) {
                                        {"required", true},
                                        {"schema", {{"type", "string"}, {"minLength", 1}}}}});
   }
+  if (operation.path.find("{name}") != std::string::npos) json["parameters"].push_back(CacheSaltParameter());
   if (operation.request != nullptr) {
     json["requestBody"] = {
         {"required", true},

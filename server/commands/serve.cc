@@ -144,7 +144,15 @@ void LogServerLimits(const ServerOptions& options) {
       "none)",
       options.field_limits.max_answer_bytes);
   log("max_sessions", options.sessions.max_sessions,
-      "of more the idle one used longest ago goes; where all are in use one more is refused");
+      "of more the oldest idle one of whoever has most goes; where none may go one more is refused");
+  if (options.session_dir.empty()) return;
+  const SessionDirLimits& files = options.session_dir_limits;
+  spdlog::info(
+      "limit: session_dir_size = {}: the oldest files of whoever has most go for another one; one "
+      "that is larger by itself is refused, FAILED_PRECONDITION",
+      files.max_bytes);
+  spdlog::info("limit: session_dir_files = {}: the oldest of whoever has most go for another one",
+               files.max_files);
 }
 
 ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& limits,
@@ -172,6 +180,7 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
   options.max_unread_answer_bytes = config.max_unread_answer_bytes;
   options.sessions.max_sessions = static_cast<int32_t>(config.max_sessions);
   options.session_dir = config.session_dir;
+  options.session_dir_limits = {.max_bytes = config.session_dir_size, .max_files = config.session_dir_files};
   options.sessions.ttl_ns = static_cast<int64_t>(config.session_ttl * 1e9);
   options.writer_threads = static_cast<int32_t>(config.writer_threads);
   options.grpc_memory_bytes = config.grpc_memory;

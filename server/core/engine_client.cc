@@ -28,6 +28,7 @@ class EngineCall final : public InferenceCall, public std::enable_shared_from_th
 
   RpcError Open() { return served_.Open(); }
   void Admit(const v1::GenerateRequest& request);  // worker
+  void Refuse(const RpcError& error);              // of what was to be admitted
   void End(const RpcError& refusal) { served_.End(refusal); }
 
  private:
@@ -47,13 +48,19 @@ void EngineCall::Admit(const v1::GenerateRequest& request) {
       if (const std::shared_ptr<EngineCall> call = weak.lock()) call->on_ready_();
     });
   }
+  if (!error.ok()) return Refuse(error);
   {
     std::lock_guard lock(mutex_);
-    admitted_ = error.ok();
-    if (!admitted_) {
-      served_.End(error);
-      refusal_ = error;
-    }
+    admitted_ = true;
+  }
+  on_ready_();
+}
+
+void EngineCall::Refuse(const RpcError& error) {
+  {
+    std::lock_guard lock(mutex_);
+    served_.End(error);
+    refusal_ = error;
   }
   on_ready_();
 }
@@ -76,7 +83,9 @@ std::shared_ptr<InferenceCall> EngineClient::Generate(const Caller& caller, v1::
   *refusal = call->Open();
   if (refusal->ok()) {
     const auto shared = std::make_shared<const v1::GenerateRequest>(std::move(request));
-    if (core_.SubmitCall(*shared, caller, [call, shared] { call->Admit(*shared); })) return call;
+    const auto admit = [call, shared] { call->Admit(*shared); };
+    const auto give_way = [&core = core_, call] { call->Refuse(core.WorkersBusyError()); };
+    if (core_.SubmitCall(*shared, caller, admit, give_way)) return call;
     *refusal = core_.WorkersBusyError();
   }
   call->End(*refusal);
@@ -92,9 +101,8 @@ void EngineClient::AskUnary(const Caller& caller, std::shared_ptr<const google::
     const RpcError error = call.answer({core, serving, caller}, *request, answer.get());
     done(error, *answer);
   };
-  const RpcError refusal =
-      core_.RunUnary(call.thread, static_cast<int64_t>(request->ByteSizeLong()), caller, work);
-  if (!refusal.ok()) done(refusal, *answer);
+  core_.RunUnary(call.thread, static_cast<int64_t>(request->ByteSizeLong()), caller, work,
+                 [answer, done](const RpcError& refusal) { done(refusal, *answer); });
 }
 
 }  // namespace tramontane

@@ -14,6 +14,13 @@ namespace tramontane {
 namespace {
 
 constexpr int kMaxAbortIds = 1024;
+constexpr int32_t kMaxWaitingSessions = 16;  // to be saved or restored
+
+RpcError SessionFilesBusyError() {
+  return BusyError("SESSION_FILES_BUSY", "sessions are saved and restored one at a time, and " +
+                                             std::to_string(kMaxWaitingSessions) +
+                                             " wait for it, the most that may");
+}
 
 }  // namespace
 
@@ -21,14 +28,14 @@ InferenceCore::InferenceCore(const InferenceCoreOptions& options)
     : max_streams_(options.max_streams),
       step_timeout_(options.step_timeout),
       unread_answers_(options.max_unread_answer_bytes),
-      sessions_(options.sessions),
-      session_files_(options.session_files),
+      sessions_(options.sessions, options.session_files),
       workers_(options.workers),
       compilers_({.threads = options.compiler_threads,
                   .max_queued = options.workers.max_queued,
                   .max_queued_bytes = options.workers.max_queued_bytes,
                   .long_bytes = options.workers.long_bytes,
-                  .max_running_of_client = std::max(1, options.compiler_threads / 2)}) {}
+                  .max_running_of_caller = std::max(1, options.compiler_threads / 2)}),
+      session_copiers_({.threads = 1, .max_queued = kMaxWaitingSessions}) {}
 
 // The last hold on a call may be the engine's own, for as long as it tells the call that there is something
 // to take: the call then goes on that thread, after its reader.
@@ -39,7 +46,7 @@ InferenceCore::~InferenceCore() {
 
 void InferenceCore::Serve(const ServedModel& model) {
   serving_owner_ = std::make_unique<Serving>(model);
-  sessions_.Start(*model.clock);
+  sessions_.Serve(serving_owner_->model);
   serving_.store(serving_owner_.get(), std::memory_order_release);
 }
 
@@ -86,25 +93,29 @@ std::unique_ptr<PendingText> InferenceCore::AskKvTables(RpcError* refusal) const
   return nullptr;
 }
 
-RpcError InferenceCore::RunUnary(UnaryThread thread, int64_t input_bytes, const Caller& caller,
-                                 std::function<void(const Serving&)> work) {
+void InferenceCore::RunUnary(UnaryThread thread, int64_t input_bytes, const Caller& caller,
+                             std::function<void(const Serving&)> work,
+                             std::function<void(const RpcError&)> refuse) {
   const Serving* model = serving();
-  if (model == nullptr) return LoadingError();
-  if (thread == UnaryThread::kCallers) {
-    work(*model);
-    return {};
-  }
-  const bool taken =
-      workers_.TrySubmit(input_bytes, caller.identity, [model, work = std::move(work)] { work(*model); });
-  return taken ? RpcError() : WorkersBusyError();
+  if (model == nullptr) return refuse(LoadingError());
+  if (thread == UnaryThread::kCallers) return work(*model);
+  const bool waits_for_disk = thread == UnaryThread::kSessionFiles;
+  const auto do_work = [this, model, waits_for_disk, work = std::move(work), refuse] {
+    waits_for_disk&& stopping_ ? refuse(StoppedError()) : work(*model);
+  };
+  const auto refuse_busy = [this, waits_for_disk, refuse] {
+    refuse(waits_for_disk ? SessionFilesBusyError() : WorkersBusyError());
+  };
+  WorkerPool& pool = waits_for_disk ? session_copiers_ : workers_;
+  if (!pool.TrySubmit(input_bytes, caller.identity, do_work, refuse_busy)) refuse_busy();
 }
 
 RpcError InferenceCore::WorkersBusyError() const {
   const WorkerPoolOptions& options = workers_.options();
-  return BusyError("INPUT_QUEUE_FULL", "too much input waits to be tokenised: at most " +
-                                           std::to_string(options.max_queued) +
-                                           " requests (max_queued_work) and " +
-                                           std::to_string(options.max_queued_bytes) + " bytes");
+  return BusyError("INPUT_QUEUE_FULL",
+                   "too much input waits to be tokenised: at most " + std::to_string(options.max_queued) +
+                       " requests (max_queued_work) and " + std::to_string(options.max_queued_bytes) +
+                       " bytes, of one caller half of it while others wait");
 }
 
 bool InferenceCore::MayCompile(const v1::GenerateRequest& request) {
@@ -112,9 +123,10 @@ bool InferenceCore::MayCompile(const v1::GenerateRequest& request) {
 }
 
 bool InferenceCore::SubmitCall(const v1::GenerateRequest& request, const Caller& caller,
-                               std::function<void()> work) {
+                               WorkerPool::Work work, WorkerPool::Work give_way) {
   WorkerPool& pool = MayCompile(request) ? compilers_ : workers_;
-  return pool.TrySubmit(static_cast<int64_t>(request.ByteSizeLong()), caller.identity, std::move(work));
+  return pool.TrySubmit(static_cast<int64_t>(request.ByteSizeLong()), caller.identity, std::move(work),
+                        std::move(give_way));
 }
 
 RpcError InferenceCore::LoadingError() { return UnavailableError("LOADING", "the model is still loading"); }
@@ -127,17 +139,14 @@ RpcError InferenceCore::StoppedError() {
   return UnavailableError("STOPPED", "the server stopped before the request was finished");
 }
 
-RpcError InferenceCore::Abort(const v1::AbortRequest& request, v1::AbortResponse* response) {
+RpcError InferenceCore::Abort(const Caller& caller, const v1::AbortRequest& request,
+                              v1::AbortResponse* response) {
   if (request.request_ids_size() > kMaxAbortIds) {
     return FieldError("request_ids", "has " + std::to_string(request.request_ids_size()) +
                                          " entries, the most is " + std::to_string(kMaxAbortIds));
   }
   for (const std::string& id : request.request_ids()) {
-    std::lock_guard lock(ids_mutex_);  // keeps the call from ending meanwhile
-    const auto found = by_id_.find(id);
-    if (found == by_id_.end()) continue;
-    found->second->Cancel();
-    response->add_found(id);
+    if (request_ids_.Cancel(caller.identity, id)) response->add_found(id);
   }
   return {};
 }
@@ -171,118 +180,6 @@ RpcError InferenceCore::GetLoad(const Serving& serving, v1::GetLoadResponse* res
   response->set_max_open_streams(max_streams_);
   std::lock_guard lock(streams_mutex_);
   response->set_open_streams(static_cast<int32_t>(open_streams_.size()));
-  return {};
-}
-
-RpcError InferenceCore::ListSessions(v1::ListSessionsResponse* response) {
-  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
-  *response = sessions_.List(std::chrono::duration_cast<std::chrono::seconds>(since_1970).count());
-  return {};
-}
-
-RpcError InferenceCore::DeleteSession(const v1::DeleteSessionRequest& request) {
-  return sessions_.Delete(request.name());
-}
-
-namespace {
-
-RpcError NoSessionDirError() {
-  RpcError error = ToRpcError(Status(StatusCode::kFailedPrecondition,
-                                     "sessions are saved and restored only where --session-dir is given"));
-  error.reason = "NO_SESSION_DIR";
-  return error;
-}
-
-SavedSessionModel SavedModelOf(const Serving& serving) {
-  return {.name = serving.model.names[0],
-          .fingerprint = serving.fingerprint,
-          .vocab_size = serving.model.config.vocab_size,
-          .layout = serving.model.engine->keeps_pages() ? &serving.model.engine->kv_layout() : nullptr,
-          .weights = serving.weights};
-}
-
-// Held while a session is saved or restored: of all its pages the host has a copy meanwhile, and a worker is
-// busy with it.
-class CopySlot {
- public:
-  explicit CopySlot(std::atomic<bool>& taken) : taken_(taken), held_(!taken.exchange(true)) {}
-  ~CopySlot() {
-    if (held_) taken_ = false;
-  }
-  CopySlot(const CopySlot&) = delete;
-  CopySlot& operator=(const CopySlot&) = delete;
-  bool held() const { return held_; }
-
- private:
-  std::atomic<bool>& taken_;
-  const bool held_;
-};
-
-RpcError FilesBusyError() {
-  return BusyError("SESSION_FILES_BUSY", "another session is being saved or restored, one at a time is");
-}
-
-// Null: no pages are kept, or there is no copying them now; a session is saved and restored all the same.
-std::shared_ptr<KvTransfer> Copied(const Serving& serving, std::shared_ptr<KvTransfer> transfer) {
-  Engine& engine = *serving.model.engine;
-  if (!engine.keeps_pages() || !engine.StartTransfer(transfer).ok()) return nullptr;
-  transfer->Wait();
-  return transfer->status().ok() ? transfer : nullptr;
-}
-
-CachedText SessionText(const SessionState& state) {
-  return CachedTextOf(state.ids, state.cache_salt, state.context_policy, state.kv_owner);
-}
-
-void Describe(const std::string& name, const SessionState& state, v1::Session* session) {
-  session->set_name(name);
-  session->set_tokens(static_cast<int64_t>(state.ids.size()));
-  session->set_messages(state.chat.messages_size());
-}
-
-}  // namespace
-
-RpcError InferenceCore::SaveSession(const Serving& serving, const v1::SaveSessionRequest& request,
-                                    v1::SaveSessionResponse* response) {
-  if (session_files_ == nullptr) return NoSessionDirError();
-  const std::string& name = request.name();
-  if (const std::string fault = SessionNameFault(name); !fault.empty()) return FieldError("name", fault);
-  std::shared_ptr<const SessionState> state;
-  if (RpcError error = sessions_.Find(name, &state); !error.ok()) return error;
-  const CopySlot slot(copies_session_);
-  if (!slot.held()) return FilesBusyError();
-  const auto read = Copied(serving, std::make_shared<KvTransfer>(SessionText(*state)));
-  const KvPages* pages = read == nullptr ? nullptr : &read->pages();
-  int64_t bytes = 0;
-  RpcError error = session_files_->Save(name, *state, SavedModelOf(serving), pages, &bytes);
-  if (!error.ok()) return error;
-  Describe(name, *state, response->mutable_session());
-  response->set_bytes(bytes);
-  response->set_kv_tokens(read == nullptr ? 0 : read->tokens());
-  return {};
-}
-
-RpcError InferenceCore::RestoreSession(const Serving& serving, const v1::RestoreSessionRequest& request,
-                                       v1::RestoreSessionResponse* response) {
-  if (session_files_ == nullptr) return NoSessionDirError();
-  const std::string& name = request.name();
-  if (const std::string fault = SessionNameFault(name); !fault.empty()) return FieldError("name", fault);
-  const CopySlot slot(copies_session_);
-  if (!slot.held()) return FilesBusyError();
-  SessionState state;
-  KvPages pages;
-  if (RpcError error = session_files_->Restore(name, SavedModelOf(serving), &state, &pages); !error.ok()) {
-    return error;
-  }
-  state.kv_owner = std::make_shared<const KvOwner>();
-  SessionLease lease;
-  if (RpcError error = sessions_.Take(name, &lease); !error.ok()) return error;
-  Describe(name, state, response->mutable_session());
-  if (pages.tokens > 0) {
-    const auto written = Copied(serving, std::make_shared<KvTransfer>(SessionText(state), std::move(pages)));
-    response->set_kv_tokens(written == nullptr ? 0 : written->tokens());
-  }
-  lease.Keep(std::move(state));
   return {};
 }
 
@@ -322,16 +219,6 @@ void InferenceCore::RemoveStream(ServedCall* call) {
   open_streams_.erase(call);
   key_requests_.End(CountedKey(*call));
   if (open_streams_.empty()) streams_changed_.notify_all();
-}
-
-bool InferenceCore::RegisterId(const std::string& id, ServedCall* call) {
-  std::lock_guard lock(ids_mutex_);
-  return by_id_.emplace(id, call).second;
-}
-
-void InferenceCore::UnregisterId(const std::string& id) {
-  std::lock_guard lock(ids_mutex_);
-  by_id_.erase(id);
 }
 
 }  // namespace tramontane

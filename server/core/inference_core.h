@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "server/access/key_concurrency.h"
@@ -21,9 +20,9 @@
 #include "server/call/rpc_error.h"
 #include "server/call/served_model.h"
 #include "server/core/proto_convert.h"
+#include "server/core/request_ids.h"
 #include "server/core/worker_pool.h"
-#include "server/sessions/session_files.h"
-#include "server/sessions/session_store.h"
+#include "server/sessions/session_calls.h"
 #include "server/watch/pending_text.h"
 #include "server/watch/request_trace.h"
 #include "server/watch/trace_text.h"
@@ -37,26 +36,21 @@ class ServedCall;
 
 // Where the work of a unary call is done.
 enum class UnaryThread {
-  kCallers,  // at once: it takes no time
-  kWorker,   // it takes time in proportion to its input
+  kCallers,       // at once: it takes no time
+  kWorker,        // it takes time in proportion to its input
+  kSessionFiles,  // one at a time: it waits for the disk
 };
 
 // What calls need once there is a model.
 struct Serving {
-  explicit Serving(const ServedModel& served)
-      : model(served),
-        converter(model),
-        fingerprint(ModelFingerprint(model)),
-        weights(WeightsFingerprint(model)) {}
+  explicit Serving(const ServedModel& served) : model(served), converter(model) {}
   const ServedModel model;
   const ProtoConverter converter;
-  const std::string fingerprint;
-  const std::string weights;  // their fingerprint
 };
 
 struct InferenceCoreOptions {
   WorkerPoolOptions workers;     // tokenising, chat rendering, detokenising
-  int32_t compiler_threads = 4;  // for requests with constraints; one client holds at most half of them
+  int32_t compiler_threads = 4;  // for requests with constraints; one caller holds at most half of them
   int64_t max_unread_answer_bytes = int64_t{256} << 20;  // of all answers that clients have not taken yet
   int32_t max_streams = 2048;  // Generate calls open at once; one more: RESOURCE_EXHAUSTED
   SessionStoreOptions sessions = {};
@@ -94,7 +88,8 @@ class InferenceCore {
   // `refusal` says which.
   std::unique_ptr<PendingText> AskKvTables(RpcError* refusal) const;
   RequestTrace& request_trace() { return *request_trace_; }
-  SessionStore& sessions() { return sessions_; }
+  SessionCalls& sessions() { return sessions_; }
+  RequestIds& request_ids() { return request_ids_; }
   // What clients of both doors have not taken yet of their answers.
   ByteBudget& unread_answers() { return unread_answers_; }
 
@@ -104,17 +99,17 @@ class InferenceCore {
 
   // Where everything that takes time in proportion to its input runs.
   WorkerPool& workers() { return workers_; }
-  // Does the work of a unary call, where its row says. Not OK: loading, or the queue is full; then `work` was
-  // not taken.
-  RpcError RunUnary(UnaryThread thread, int64_t input_bytes, const Caller& caller,
-                    std::function<void(const Serving&)> work);
+  // Does the work of a unary call, where its row says; or else calls `refuse`: loading, or there is no room
+  // for it, or no more.
+  void RunUnary(UnaryThread thread, int64_t input_bytes, const Caller& caller,
+                std::function<void(const Serving&)> work, std::function<void(const RpcError&)> refuse);
   // And where calls are admitted whose constraint may have to be compiled, which takes long however short it
   // is.
   WorkerPool& compilers() { return compilers_; }
   static bool MayCompile(const v1::GenerateRequest& request);
-  // The work of admitting a call, where it belongs. False: the queue is full.
+  // The work of admitting a call, where it belongs. False: the queue is full. `give_way`: see WorkerPool.
   [[nodiscard]] bool SubmitCall(const v1::GenerateRequest& request, const Caller& caller,
-                                std::function<void()> work);
+                                WorkerPool::Work work, WorkerPool::Work give_way);
   // Its queue is full.
   RpcError WorkersBusyError() const;
   static RpcError LoadingError();
@@ -123,17 +118,10 @@ class InferenceCore {
 
   // ---- short calls, answered on the caller's thread ----
 
-  RpcError Abort(const v1::AbortRequest& request, v1::AbortResponse* response);
+  // The caller's own calls alone.
+  RpcError Abort(const Caller& caller, const v1::AbortRequest& request, v1::AbortResponse* response);
   RpcError GetServerInfo(const Serving& serving, v1::GetServerInfoResponse* response) const;
   RpcError GetLoad(const Serving& serving, v1::GetLoadResponse* response) const;
-  RpcError ListSessions(v1::ListSessionsResponse* response);
-  RpcError DeleteSession(const v1::DeleteSessionRequest& request);
-  // These two wait for the disk and for the engine's thread: on a worker. One at a time; another one is
-  // refused: RESOURCE_EXHAUSTED.
-  RpcError SaveSession(const Serving& serving, const v1::SaveSessionRequest& request,
-                       v1::SaveSessionResponse* response);
-  RpcError RestoreSession(const Serving& serving, const v1::RestoreSessionRequest& request,
-                          v1::RestoreSessionResponse* response);
 
   // PERMISSION_DENIED: the caller's key is not for the model that is served here.
   static RpcError CheckMayUse(const Caller& caller, const ServedModel& model);
@@ -147,8 +135,6 @@ class InferenceCore {
 
   RpcError AddStream(ServedCall* call);  // not OK: as many are open as may be, or no more are taken
   void RemoveStream(ServedCall* call);
-  bool RegisterId(const std::string& id, ServedCall* call);  // false: taken
-  void UnregisterId(const std::string& id);                  // before the call ends
 
  private:
   const int32_t max_streams_;
@@ -157,9 +143,8 @@ class InferenceCore {
 
   const std::shared_ptr<RequestTrace> request_trace_ = std::make_shared<RequestTrace>();
   ByteBudget unread_answers_;
-  SessionStore sessions_;
-  const std::shared_ptr<SessionFiles> session_files_;
-  std::atomic<bool> copies_session_{false};  // one is being saved or restored
+  SessionCalls sessions_;
+  RequestIds request_ids_;
   std::unique_ptr<Serving> serving_owner_;
   std::atomic<const Serving*> serving_{nullptr};
   std::atomic<int64_t> unsent_{0};
@@ -172,11 +157,9 @@ class InferenceCore {
   std::condition_variable streams_changed_;
   std::unordered_set<ServedCall*> open_streams_;  // at most max_streams_
 
-  std::mutex ids_mutex_;  // guards by_id_; a call is in it only while it lives
-  std::unordered_map<std::string, ServedCall*> by_id_;
-
   WorkerPool workers_;  // these last: their work uses all of the above
   WorkerPool compilers_;
+  WorkerPool session_copiers_;  // one thread
 };
 
 }  // namespace tramontane

@@ -68,7 +68,7 @@ RpcError ServedCall::Open() {
 
 RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void()> on_ready) {
   if (RpcError error = TakeRequestId(proto.request_id()); !error.ok()) return error;
-  if (RpcError error = session_.Begin(core_.sessions(), proto); !error.ok()) return error;
+  if (RpcError error = session_.Begin(core_.sessions().store(), caller_, proto); !error.ok()) return error;
   Request request;
   const auto wanted = [this] { return CheckIsWanted().ok(); };
   RpcError error = serving_->converter.requests.Generate(proto, &request, wanted, session_.found());
@@ -140,7 +140,7 @@ RpcError ServedCall::TakeRequestId(const std::string& id_field) {
   } else {
     request_id_ = DrawRequestId();
   }
-  registered_ = core_.RegisterId(request_id_, this);
+  registered_ = core_.request_ids().Add(caller_.identity, request_id_, this);
   return registered_ ? RpcError() : DuplicateIdError(request_id_);
 }
 
@@ -229,7 +229,7 @@ RpcError ServedCall::ToldOutcome(const Status& status) const {
 void ServedCall::End(const RpcError& outcome) {
   ended_ = true;
   session_.LetGo();
-  if (registered_) core_.UnregisterId(request_id_);
+  if (registered_) core_.request_ids().Remove(caller_.identity, request_id_);
   if (counted_ && core_.request_trace().on()) Trace();
   spdlog::info("{}", LogLine(outcome));
 }

@@ -44,8 +44,10 @@ const std::vector<UnaryCall>& UnaryCalls() {
                                  [](const Context& context, const auto& request, auto* response) {
                                    return context.serving.converter.texts.RenderChat(request, response);
                                  }),
-      Row<v1::AbortRequest>(kCallers, [](const Context& context, const auto& request,
-                                         auto* response) { return context.core.Abort(request, response); }),
+      Row<v1::AbortRequest>(kCallers,
+                            [](const Context& context, const auto& request, auto* response) {
+                              return context.core.Abort(context.caller, request, response);
+                            }),
       Row<v1::GetModelRequest>(kCallers,
                                [](const Context& context, const auto& request, auto* response) {
                                  return GetModel(context.serving.model, request, response);
@@ -60,17 +62,20 @@ const std::vector<UnaryCall>& UnaryCalls() {
                               }),
       Row<v1::ListSessionsRequest>(kCallers,
                                    [](const Context& context, const auto&, auto* response) {
-                                     return context.core.ListSessions(response);
+                                     return context.core.sessions().List(context.caller, response);
                                    }),
-      Row<v1::DeleteSessionRequest>(kCallers, [](const Context& context, const auto& request,
-                                                 auto*) { return context.core.DeleteSession(request); }),
-      Row<v1::SaveSessionRequest>(kWorker,
+      Row<v1::DeleteSessionRequest>(kCallers,
+                                    [](const Context& context, const auto& request, auto*) {
+                                      return context.core.sessions().Delete(context.caller, request);
+                                    }),
+      Row<v1::SaveSessionRequest>(kSessionFiles,
                                   [](const Context& context, const auto& request, auto* response) {
-                                    return context.core.SaveSession(context.serving, request, response);
+                                    return context.core.sessions().Save(context.caller, request, response);
                                   }),
-      Row<v1::RestoreSessionRequest>(kWorker,
+      Row<v1::RestoreSessionRequest>(kSessionFiles,
                                      [](const Context& context, const auto& request, auto* response) {
-                                       return context.core.RestoreSession(context.serving, request, response);
+                                       return context.core.sessions().Restore(context.caller, request,
+                                                                              response);
                                      }),
   };
   return *calls;

@@ -13,10 +13,12 @@ namespace tramontane {
 
 void GenerateCall::OnMessage(const grpc::ByteBuffer& bytes) {
   if (const RpcError error = served_.Open(); !error.ok()) return EndRefused(error);
-  const bool taken =
-      core_.workers().TrySubmit(UnpackedBytes(bytes), caller().identity, [self = Self(), bytes] {
+  const bool taken = core_.workers().TrySubmit(
+      UnpackedBytes(bytes), caller().identity,
+      [self = Self(), bytes] {
         if (const RpcError error = self->Read(bytes); !error.ok()) self->EndRefused(error);
-      });
+      },
+      [self = Self()] { self->GiveWay(); });
   if (!taken) EndRefused(core_.WorkersBusyError());
 }
 
@@ -31,9 +33,12 @@ RpcError GenerateCall::Read(const grpc::ByteBuffer& bytes) {
   served_.NoteParse(clock.NowNs() - begin_ns);
   if (!InferenceCore::MayCompile(proto)) return Admit(proto);
   const auto shared = std::make_shared<const v1::GenerateRequest>(std::move(proto));
-  const bool taken = core_.SubmitCall(*shared, served_.caller(), [self = Self(), shared] {
-    if (const RpcError error = self->Admit(*shared); !error.ok()) self->EndRefused(error);
-  });
+  const bool taken = core_.SubmitCall(
+      *shared, served_.caller(),
+      [self = Self(), shared] {
+        if (const RpcError error = self->Admit(*shared); !error.ok()) self->EndRefused(error);
+      },
+      [self = Self()] { self->GiveWay(); });
   return taken ? RpcError() : core_.WorkersBusyError();
 }
 

@@ -41,6 +41,7 @@ class GenerateCall final : public RawCall {
   void TakeEvents();     // holds mutex_
   void DropEvents();     // holds mutex_
   void EndRefused(const RpcError& error);
+  void GiveWay() { EndRefused(core_.WorkersBusyError()); }  // to another caller's work
 
   InferenceCore& core_;
   WorkerPool& writers_;

@@ -9,10 +9,12 @@ namespace tramontane {
 
 void ScoreCall::OnMessage(const grpc::ByteBuffer& bytes) {
   if (const RpcError error = served_.Open(); !error.ok()) return EndRefused(error);
-  const bool taken =
-      core_.workers().TrySubmit(UnpackedBytes(bytes), caller().identity, [self = Self(), bytes] {
+  const bool taken = core_.workers().TrySubmit(
+      UnpackedBytes(bytes), caller().identity,
+      [self = Self(), bytes] {
         if (const RpcError error = self->Admit(bytes); !error.ok()) self->EndRefused(error);
-      });
+      },
+      [self = Self()] { self->GiveWay(); });
   if (!taken) EndRefused(core_.WorkersBusyError());
 }
 

@@ -32,6 +32,7 @@ class ScoreCall final : public RawCall {
   void ScheduleTake();                            // output thread
   void TakeWhatIsThere();                         // writer, or worker
   void EndRefused(const RpcError& error);
+  void GiveWay() { EndRefused(core_.WorkersBusyError()); }  // to another caller's work
 
   InferenceCore& core_;
   WorkerPool& writers_;

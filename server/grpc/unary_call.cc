@@ -32,8 +32,10 @@ void UnaryRpc::OnMessage(const grpc::ByteBuffer& bytes) {
     refusal = calls_.open.NoRoomError();
   } else {
     const auto self = std::static_pointer_cast<UnaryRpc>(shared_from_this());
-    refusal = core_.RunUnary(row_.thread, length, caller(),
-                             [self, bytes](const Serving& serving) { self->Answer(bytes, serving); });
+    core_.RunUnary(
+        row_.thread, length, caller(),
+        [self, bytes](const Serving& serving) { self->Answer(bytes, serving); },
+        [self](const RpcError& error) { self->Finish(ToGrpcStatus(error)); });
   }
   if (!refusal.ok()) Finish(ToGrpcStatus(refusal));
 }

@@ -68,11 +68,35 @@ size_t ReadUpTo(int file, char* bytes, size_t wanted) {
   return done;
 }
 
+// Of a whole file, whose front and head have so many.
+StatusOr<int64_t> WholeBytes(int64_t head_bytes, const v1::SavedKv& kv) {
+  int64_t bytes = head_bytes;
+  for (int32_t layer = 0; layer < kv.layers_size(); ++layer) {
+    TM_ASSIGN_OR_RETURN(const KvFormat rows, RowFormatOf(kv, layer));
+    if (__builtin_add_overflow(bytes, RowBytes(rows) + static_cast<int64_t>(kDigestBytes), &bytes)) {
+      return FailedPrecondition("layers are more than a file can hold");
+    }
+  }
+  return bytes;
+}
+
 std::string HasBytes(int64_t bytes) { return "it has " + std::to_string(bytes) + " bytes"; }
 
 }  // namespace
 
 std::string Sha256Digest(std::string_view bytes) { return DigestOf({bytes}); }
+
+bool IsSessionFile(int file) {
+  std::array<char, kKind.size()> front;
+  return std::string_view(front.data(), ReadUpTo(file, front.data(), front.size())) == kKind;
+}
+
+int64_t SessionFileBytes(const v1::SavedSession& head) {
+  const StatusOr<int64_t> bytes =
+      WholeBytes(static_cast<int64_t>(kFrontBytes + head.ByteSizeLong()), head.kv());
+  TM_CHECK(bytes.ok(), "a session's layers: %s", bytes.status().message().c_str());
+  return *bytes;
+}
 
 // ---- SessionFileWriter --------------------------------------------------------------------------
 
@@ -146,19 +170,13 @@ Status SessionFileReader::ReadHead() {
 
 // Before anything is allocated for what follows.
 Status SessionFileReader::CheckLength() const {
-  int64_t expected = head_bytes_;
-  for (int32_t layer = 0; layer < head_.kv().layers_size(); ++layer) {
-    const StatusOr<KvFormat> rows = RowFormatOf(head_.kv(), layer);
-    if (!rows.ok()) {
-      return FailedPrecondition("has a checksum that is right, but its kv." + rows.status().message());
-    }
-    if (__builtin_add_overflow(expected, RowBytes(*rows) + static_cast<int64_t>(kDigestBytes), &expected)) {
-      return FailedPrecondition("has a checksum that is right, and more layers than a file can hold");
-    }
+  const StatusOr<int64_t> expected = WholeBytes(head_bytes_, head_.kv());
+  if (!expected.ok()) {
+    return FailedPrecondition("has a checksum that is right, but its kv." + expected.status().message());
   }
-  if (expected == bytes_) return {};
+  if (*expected == bytes_) return {};
   return FailedPrecondition("is cut off or damaged: " + HasBytes(bytes_) + ", and its head says " +
-                            std::to_string(expected));
+                            std::to_string(*expected));
 }
 
 Status SessionFileReader::ReadLayer(int32_t layer, std::vector<std::byte>* rows) {

@@ -25,6 +25,11 @@ namespace tramontane {
 
 std::string Sha256Digest(std::string_view bytes);
 
+// Whether it begins as one of any version. REQUIRES: a plain file, at its beginning.
+bool IsSessionFile(int file);
+// Of the whole file, what follows the head included. REQUIRES: of each layer there is such a format.
+int64_t SessionFileBytes(const v1::SavedSession& head);
+
 class SessionFileWriter {
  public:
   explicit SessionFileWriter(int file) : file_(file) {}

@@ -1,6 +1,8 @@
 #include "server/sessions/session_files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -8,6 +10,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <ctime>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -23,18 +26,22 @@ namespace {
 
 constexpr mode_t kOwnerOnly = 0600;
 
-std::string Hex(std::string_view bytes) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const char c : bytes) {
-    text += kDigits[static_cast<unsigned char>(c) >> 4];
-    text += kDigits[static_cast<unsigned char>(c) & 15];
-  }
-  return text;
-}
-
 RpcError SystemError(const std::string& what) {
   return ToRpcError(Status(StatusCode::kInternal, what + ": " + std::strerror(errno)));
+}
+
+RpcError NotSavedError(const std::string& name) {
+  RpcError error = ToRpcError(Status(StatusCode::kNotFound, "no session \"" + name + "\" was saved"));
+  error.reason = "SESSION_NOT_FOUND";
+  return error;
+}
+
+// The system's own stamp may be that of several files.
+bool NoteWritten(int file) {
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  const timespec times[] = {now, now};
+  return futimens(file, times) == 0;
 }
 
 RpcError FileError(const std::string& name, const std::string& fault) {
@@ -102,23 +109,16 @@ std::string ModelFingerprint(const ServedModel& model) {
 
 std::string WeightsFingerprint(const ServedModel& model) { return Sha256Digest(model.weight_sample); }
 
-StatusOr<std::unique_ptr<SessionFiles>> SessionFiles::Open(const std::string& folder) {
-  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) {
-    return InvalidArgument("is \"" + folder + "\", which is no folder to save in: " + std::strerror(errno))
-        .WithField("session_dir", FieldForm::kSubject);
-  }
-  return std::unique_ptr<SessionFiles>(new SessionFiles(descriptor));
+StatusOr<std::unique_ptr<SessionFiles>> SessionFiles::Open(const std::string& folder,
+                                                           const SessionDirLimits& limits) {
+  TM_ASSIGN_OR_RETURN(std::unique_ptr<SessionFolder> opened, SessionFolder::Open(folder, limits));
+  return std::unique_ptr<SessionFiles>(new SessionFiles(std::move(opened)));
 }
 
-SessionFiles::~SessionFiles() { close(folder_); }
-
-std::string SessionFiles::FileName(std::string_view name) { return Hex(Sha256Digest(name)) + ".session"; }
-
-RpcError SessionFiles::Save(const std::string& name, const SessionState& state,
-                            const SavedSessionModel& model, const KvPages* pages, int64_t* bytes) {
+RpcError SessionFiles::Save(const SessionKey& key, const SessionState& state, const SavedSessionModel& model,
+                            const KvPages* pages, int64_t* bytes) {
   v1::SavedSession saved;
-  saved.set_name(name);
+  saved.set_name(key.name);
   saved.set_model(model.name);
   saved.set_fingerprint(model.fingerprint);
   saved.mutable_ids()->Add(state.ids.begin(), state.ids.end());
@@ -132,8 +132,10 @@ RpcError SessionFiles::Save(const std::string& name, const SessionState& state,
   if (has_pages)
     *saved.mutable_kv() =
         DescribeKv(*pages, *model.layout, CachedTextOf({}, "", state.context_policy).policy, model.weights);
+  const std::string file_name = SessionFileName(key.name, state.cache_salt, key.caller);
   std::lock_guard lock(mutex_);
-  return Write(FileName(name), [&](int file) {
+  if (RpcError error = folder_->MakeRoom(file_name, SessionFileBytes(saved)); !error.ok()) return error;
+  return Write(file_name, [&](int file) {
     SessionFileWriter writer(file);
     bool written = writer.WriteHead(saved);
     std::vector<std::byte> rows;
@@ -147,36 +149,32 @@ RpcError SessionFiles::Save(const std::string& name, const SessionState& state,
 }
 
 RpcError SessionFiles::Write(const std::string& file_name, const std::function<bool(int file)>& fill) {
-  const std::string aside = file_name + "." + std::to_string(getpid()) + ".tmp";
-  unlinkat(folder_, aside.c_str(), 0);  // of a process of this id that ended while it wrote
+  const int folder = folder_->descriptor();
+  const std::string aside = SessionFolder::AsideName(file_name);
+  const auto failed = [&] {
+    RpcError error = SystemError("the session cannot be saved");
+    unlinkat(folder, aside.c_str(), 0);
+    return error;
+  };
   {
     const FileDescriptor file(
-        openat(folder_, aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kOwnerOnly));
+        openat(folder, aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kOwnerOnly));
     if (file.get() < 0) return SystemError("the session cannot be saved");
-    if (!fill(file.get()) || fsync(file.get()) != 0) {
-      RpcError error = SystemError("the session cannot be saved");
-      unlinkat(folder_, aside.c_str(), 0);
-      return error;
-    }
+    flock(file.get(), LOCK_EX | LOCK_NB);
+    if (!fill(file.get()) || !NoteWritten(file.get()) || fsync(file.get()) != 0) return failed();
+    if (renameat(folder, aside.c_str(), folder, file_name.c_str()) != 0) return failed();
   }
-  if (renameat(folder_, aside.c_str(), folder_, file_name.c_str()) != 0) {
-    RpcError error = SystemError("the session cannot be saved");
-    unlinkat(folder_, aside.c_str(), 0);
-    return error;
-  }
-  return fsync(folder_) == 0 ? RpcError() : SystemError("the session was saved, its folder cannot be synced");
+  return fsync(folder) == 0 ? RpcError() : SystemError("the session was saved, its folder cannot be synced");
 }
 
-RpcError SessionFiles::Restore(const std::string& name, const SavedSessionModel& model, SessionState* state,
-                               KvPages* pages) const {
+RpcError SessionFiles::Restore(const SessionKey& key, const std::string& cache_salt,
+                               const SavedSessionModel& model, SessionState* state, KvPages* pages) const {
+  const std::string& name = key.name;
   // Not blocked by what is no file: a pipe.
-  const FileDescriptor file(
-      openat(folder_, FileName(name).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (file.get() < 0 && errno == ENOENT) {
-    RpcError error = ToRpcError(Status(StatusCode::kNotFound, "no session \"" + name + "\" was saved"));
-    error.reason = "SESSION_NOT_FOUND";
-    return error;
-  }
+  const FileDescriptor file(openat(folder_->descriptor(),
+                                   folder_->FileOf(name, cache_salt, key.caller).c_str(),
+                                   O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (file.get() < 0 && errno == ENOENT) return NotSavedError(name);
   if (file.get() < 0 && errno == ELOOP) return FileError(name, "is a link, which is not followed");
   if (file.get() < 0) return SystemError("the session cannot be restored");
   StatusOr<SessionFileReader> opened = SessionFileReader::Open(file.get());
@@ -184,6 +182,7 @@ RpcError SessionFiles::Restore(const std::string& name, const SavedSessionModel&
   SessionFileReader reader = *std::move(opened);
   v1::SavedSession& saved = reader.head();
   if (saved.name() != name) return FileError(name, "holds the session \"" + saved.name() + "\"");
+  if (saved.cache_salt() != cache_salt) return NotSavedError(name);
   if (saved.fingerprint() != model.fingerprint) {
     return FileError(name, "is of another model: \"" + saved.model() + "\" was served, \"" + model.name +
                                "\" is now, and their dimensions, vocabularies or chat formats differ");

@@ -1,6 +1,7 @@
-// SessionFiles: sessions in files of one folder, each under the hash of its name. A file holds what a session
-// holds, ids and messages, and the keys and values of its first tokens where they were cached
-// (session_file.h).
+// SessionFiles: sessions in files of one folder, each under the hashes of its name and of whoever saved it. A
+// file holds what a session holds, ids and messages, and the keys and values of its first tokens where they
+// were cached (session_file.h). A caller has its own file of a name; where it has none, anybody's may be
+// restored, by who knows the salt.
 //
 // Any thread; one file at a time is written, and whoever reads meanwhile reads the one before. Links are
 // never followed. A file is written aside, synced and renamed, so that under its name there is what was saved
@@ -13,12 +14,14 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "engine/kv_transfer.h"
 #include "models/kv_layout.h"
 #include "server/call/rpc_error.h"
 #include "server/call/served_model.h"
 #include "server/sessions/session_file.h"
+#include "server/sessions/session_folder.h"
 #include "server/sessions/session_store.h"
 
 namespace tramontane {
@@ -41,32 +44,30 @@ struct SavedSessionModel {
 class SessionFiles {
  public:
   // INVALID_ARGUMENT: the folder is not there, or is none.
-  static StatusOr<std::unique_ptr<SessionFiles>> Open(const std::string& folder);
-  ~SessionFiles();
+  static StatusOr<std::unique_ptr<SessionFiles>> Open(const std::string& folder,
+                                                      const SessionDirLimits& limits = {});
   SessionFiles(const SessionFiles&) = delete;
   SessionFiles& operator=(const SessionFiles&) = delete;
 
-  // pages: of the first tokens; null, or of no token: none. INTERNAL: what the system says, a full disk.
-  // `bytes`: the file has. REQUIRES: the name has no fault.
-  RpcError Save(const std::string& name, const SessionState& state, const SavedSessionModel& model,
+  // pages: of the first tokens; null, or of no token: none. FAILED_PRECONDITION: larger than all files may
+  // be. INTERNAL: what the system says, a full disk. `bytes`: the file has. REQUIRES: the name has no fault.
+  RpcError Save(const SessionKey& key, const SessionState& state, const SavedSessionModel& model,
                 const KvPages* pages, int64_t* bytes);
-  // pages: as they fit model.layout; of no token where the file has none. NOT_FOUND; FAILED_PRECONDITION: it
-  // is a link, no file of ours, cut, damaged, of another version, or of another model, KV type or name.
-  RpcError Restore(const std::string& name, const SavedSessionModel& model, SessionState* state,
-                   KvPages* pages) const;
-
-  // "9f86d081884c7d65....session"
-  static std::string FileName(std::string_view name);
+  // pages: as they fit model.layout; of no token where the file has none. NOT_FOUND, also where it was saved
+  // with another cache_salt; FAILED_PRECONDITION: it is a link, no file of ours, cut, damaged, of another
+  // version, or of another model, KV type or name.
+  RpcError Restore(const SessionKey& key, const std::string& cache_salt, const SavedSessionModel& model,
+                   SessionState* state, KvPages* pages) const;
 
  private:
-  explicit SessionFiles(int folder) : folder_(folder) {}
+  explicit SessionFiles(std::unique_ptr<SessionFolder> folder) : folder_(std::move(folder)) {}
 
   RpcError Write(const std::string& file_name, const std::function<bool(int file)>& fill);
   static RpcError ReadPages(const std::string& name, const SavedSessionModel& model,
                             SessionFileReader& reader, KvPages* pages);
 
-  const int folder_;  // a descriptor
-  std::mutex mutex_;  // of what is written aside
+  const std::unique_ptr<SessionFolder> folder_;
+  std::mutex mutex_;  // one is written at a time
 };
 
 }  // namespace tramontane

@@ -15,10 +15,10 @@ bool EndedWell(FinishReason reason) {
 
 }  // namespace
 
-RpcError SessionTurn::Begin(SessionStore& store, const v1::GenerateRequest& request) {
+RpcError SessionTurn::Begin(SessionStore& store, const Caller& caller, const v1::GenerateRequest& request) {
   if (request.session().empty()) return {};
   if (RpcError error = CheckSessionFields(request); !error.ok()) return error;
-  if (RpcError error = store.Take(request.session(), &lease_); !error.ok()) return error;
+  if (RpcError error = store.Take({caller.identity, request.session()}, &lease_); !error.ok()) return error;
   return found() == nullptr ? RpcError() : CheckSessionKind(*found(), request);
 }
 

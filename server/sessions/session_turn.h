@@ -13,6 +13,7 @@
 
 #include "engine/token_stream.h"
 #include "server/answers/tool_call_parser.h"
+#include "server/call/caller.h"
 #include "server/call/rpc_error.h"
 #include "server/sessions/session_store.h"
 #include "tramontane/v1/inference.pb.h"
@@ -21,9 +22,9 @@ namespace tramontane {
 
 class SessionTurn {
  public:
-  // Takes the session that the request names. Not OK: its name, a field that does not go with one, it is in
-  // use, all are, or it is of another kind.
-  RpcError Begin(SessionStore& store, const v1::GenerateRequest& request);
+  // Takes the caller's session that the request names. Not OK: its name, a field that does not go with one,
+  // it is in use, all are, or it is of another kind.
+  RpcError Begin(SessionStore& store, const Caller& caller, const v1::GenerateRequest& request);
   const SessionState* found() const { return lease_.state(); }  // null: nothing yet, or no session
 
   // Whose the pages are that the request finds and leaves; null: it names no session.

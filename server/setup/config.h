@@ -85,8 +85,10 @@ struct ServeConfig {
   int64_t max_answer_bytes = kDefaultMaxAnswerBytes;  // 0: no bound
   int64_t max_unread_answer_bytes = int64_t{256} << 20;
   int64_t max_sessions = 256;
-  double session_ttl = 3600.0;  // seconds; 0: none
-  std::string session_dir;      // "": none are saved
+  double session_ttl = 3600.0;                  // seconds; 0: none
+  std::string session_dir;                      // "": none are saved
+  int64_t session_dir_size = int64_t{4} << 30;  // 0: no bound; so the next
+  int64_t session_dir_files = 4096;
   int64_t writer_threads = 1;
   int64_t grpc_memory = 256 << 20;
   double step_timeout = 300.0;  // seconds; 0: none

@@ -64,11 +64,11 @@ class ConstraintCalls : public ::testing::Test {
   }
   ~ConstraintCalls() override { server_.server().Stop(); }
 
-  std::unique_ptr<CallReader> Ask(const std::string& client, const std::string& regex) {
+  std::unique_ptr<CallReader> Ask(const std::string& caller, const std::string& regex) {
     v1::GenerateRequest request = RequestOfIds({1, 2, 3}, 4);
     if (!regex.empty()) request.mutable_constraint()->set_regex(regex);
     return std::make_unique<CallReader>(server_.server().client(), std::move(request), InferenceCallOptions(),
-                                        Caller{.identity = client, .address = client});
+                                        Caller{.identity = caller, .address = caller});
   }
 
   SlowBackend::Counts counts_;
@@ -93,13 +93,13 @@ TEST_F(ConstraintCalls, ACallerOverGrpcThatHangsUpStopsItsCompiling) {
   WaitFor([this] { return counts_.given_up == 1; });
 }
 
-TEST_F(ConstraintCalls, OneClientHoldsHalfOfTheCompilersAndNobodysInput) {
+TEST_F(ConstraintCalls, OneCallerHoldsHalfOfTheCompilersAndNobodysInput) {
   const int32_t half = InferenceCoreOptions().compiler_threads / 2;
   std::vector<std::unique_ptr<CallReader>> calls;
   for (int i = 0; i < 3 * half; ++i) calls.push_back(Ask("a", "slow" + std::to_string(i)));
   WaitFor([&] { return counts_.begun == half; });
-  EXPECT_TRUE(Ask("a", "")->ReadAll().ok()) << "what needs no compiling, of the same client";
-  EXPECT_TRUE(Ask("b", "[a-z]*")->ReadAll().ok()) << "and another client's constraint";
+  EXPECT_TRUE(Ask("a", "")->ReadAll().ok()) << "what needs no compiling, of the same caller";
+  EXPECT_TRUE(Ask("b", "[a-z]*")->ReadAll().ok()) << "and another caller's constraint";
   EXPECT_EQ(counts_.begun, half);
   for (const auto& call : calls) call->Cancel();
   for (const auto& call : calls) EXPECT_EQ(call->ReadAll().code, StatusCode::kCancelled);

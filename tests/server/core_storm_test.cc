@@ -256,7 +256,7 @@ RpcError StormCaller::Read(CallReader& reader, const std::string& id) {
       v1::AbortRequest request;
       v1::AbortResponse response;
       request.add_request_ids(id);
-      EXPECT_TRUE(core_.Abort(request, &response).ok());
+      EXPECT_TRUE(core_.Abort({}, request, &response).ok());
     }
     if (manner == Manner::kDrops && has_enough) {
       reader.DropCall();
@@ -351,7 +351,7 @@ void ExpectNothingHeld(World& world, InferenceCore& core) {
   v1::AbortRequest ids;
   for (int id = 1; id <= kSharedIds; ++id) ids.add_request_ids("shared-" + std::to_string(id));
   v1::AbortResponse taken;
-  EXPECT_TRUE(core.Abort(ids, &taken).ok());
+  EXPECT_TRUE(core.Abort({}, ids, &taken).ok());
   EXPECT_EQ(taken.found_size(), 0) << taken.ShortDebugString();
 }
 

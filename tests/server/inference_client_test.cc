@@ -213,20 +213,28 @@ TEST(BothDoors, ShareTheLimitOnStreams) {
   EXPECT_TRUE(in_process.ReadAll().ok());
 }
 
-TEST(BothDoors, ShareRequestIds) {
+TEST(BothDoors, ShareTheRequestIdsOfACaller) {
   ScriptedServer server;
   server.model().SetStepTime(1000);
   v1::GenerateRequest request = RequestOfIds({1}, 30000);
   request.set_request_id("mine");
-  CallReader in_process(server.server().client(), request);
+  const Caller here{.identity = "127.0.0.1", .address = "127.0.0.1"};
+  const Caller elsewhere{.identity = "127.0.0.2", .address = "127.0.0.2"};
+  CallReader in_process(server.server().client(), request, {}, here);
   ASSERT_TRUE(in_process.Next());
   Stream twin(server.stub(), request);
   EXPECT_EQ(twin.ReadAll().error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  CallReader of_another(server.server().client(), request, {}, elsewhere);
+  ASSERT_TRUE(of_another.Next()) << "its ids are its own";
 
   v1::AbortRequest abort;
   abort.add_request_ids("mine");
   EXPECT_THAT(server.client().Abort(abort)->found(), ::testing::ElementsAre("mine"));
   EXPECT_EQ(in_process.ReadAll().code, StatusCode::kCancelled);
+  EXPECT_TRUE(server.client().Abort(abort)->found().empty()) << "another caller's goes on";
+  ASSERT_TRUE(of_another.Next());
+  of_another.Cancel();
+  EXPECT_EQ(of_another.ReadAll().code, StatusCode::kCancelled);
 }
 
 TEST(BothDoors, DrainTogether) {

@@ -15,7 +15,7 @@
 
 #include "models/safetensors.h"
 #include "server/sessions/session_file.h"
-#include "server/sessions/session_files.h"
+#include "server/sessions/session_folder.h"
 #include "tests/server/program.h"
 #include "tests/support/http_test_client.h"
 #include "tests/support/temp_folder.h"
@@ -70,7 +70,7 @@ class KvCommand : public testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  std::string File() const { return folder_.PathOf(SessionFiles::FileName("s")); }
+  std::string File() const { return folder_.PathOf(SessionFileName("s", "", "127.0.0.1")); }
   std::string Show() const { return Listing(File()); }
   static std::string Listing(const std::string& path) {
     Program program({"kv", "show", path});

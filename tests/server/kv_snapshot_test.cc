@@ -10,8 +10,11 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <iterator>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +23,7 @@
 
 #include "engine/kv_report.h"
 #include "models/chat/mistral_chat.h"
+#include "server/core/engine_client.h"
 #include "server/core/inference_core.h"
 #include "server/sessions/kv_export.h"
 #include "server/sessions/session_files.h"
@@ -168,7 +172,7 @@ class KvSnapshot : public ::testing::Test {
     server.Run(read);
     EXPECT_EQ(read->tokens(), std::ssize(TextOf(state_).tokens) - 1) << "the last token was not fed back";
     int64_t bytes = 0;
-    const RpcError error = files_->Save("s", state_, server.model(), &read->pages(), &bytes);
+    const RpcError error = files_->Save({"", "s"}, state_, server.model(), &read->pages(), &bytes);
     ASSERT_TRUE(error.ok()) << error.message();
     EXPECT_EQ(bytes, static_cast<int64_t>(BytesOfFile().size()));
   }
@@ -182,7 +186,7 @@ class KvSnapshot : public ::testing::Test {
     PoolOfPages server(model_, pool);
     SessionState state;
     KvPages pages;
-    const RpcError error = files_->Restore("s", server.model(), &state, &pages);
+    const RpcError error = files_->Restore({"", "s"}, "", server.model(), &state, &pages);
     EXPECT_TRUE(error.ok()) << error.message();
     EXPECT_EQ(state.ids, state_.ids);
     EXPECT_EQ(state.context_policy, state_.context_policy);
@@ -200,13 +204,13 @@ class KvSnapshot : public ::testing::Test {
     return server.Ask(SecondTurn());
   }
   std::string BytesOfFile() {
-    std::ifstream file(folder_.PathOf(SessionFiles::FileName("s")), std::ios::binary);
+    std::ifstream file(folder_.PathOf(SessionFileName("s", "", "")), std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
   RpcError Restore(const SavedSessionModel& model) {
     SessionState state;
     KvPages pages;
-    const RpcError error = files_->Restore("s", model, &state, &pages);
+    const RpcError error = files_->Restore({"", "s"}, "", model, &state, &pages);
     if (!error.ok()) {
       EXPECT_TRUE(state.ids.empty());
       EXPECT_EQ(error.reason, "SESSION_FILE_UNUSABLE");
@@ -260,7 +264,7 @@ TEST_P(KvSnapshotOf, WhoPartsFromItBeforeItsEndIsRight) {
       PoolOfPages server(model_, pool);
       SessionState state;
       KvPages pages;
-      ASSERT_TRUE(files_->Restore("s", server.model(), &state, &pages).ok());
+      ASSERT_TRUE(files_->Restore({"", "s"}, "", server.model(), &state, &pages).ok());
       state.kv_owner = state_.kv_owner;
       server.Run(std::make_shared<KvTransfer>(TextOf(state), std::move(pages)));
       Ids prompt(state_.ids.begin(), state_.ids.begin() + parts);
@@ -282,7 +286,7 @@ TEST_F(KvSnapshot, APageThatLacksRowsIsNobodyElses) {
   PoolOfPages server(model_, {.page_size = 64});  // the window of the row at 170 begins at 131
   SessionState state;
   KvPages pages;
-  ASSERT_TRUE(files_->Restore("s", server.model(), &state, &pages).ok());
+  ASSERT_TRUE(files_->Restore({"", "s"}, "", server.model(), &state, &pages).ok());
   state.kv_owner = state_.kv_owner;
   server.Run(std::make_shared<KvTransfer>(TextOf(state), std::move(pages)));
   const auto answer = server.Ask(SecondTurn());  // far behind the page's end at 192
@@ -330,7 +334,7 @@ class SessionInATier : public KvSnapshotOf {
     const auto read = std::make_shared<KvTransfer>(TextOf(state_));
     server.Run(read);
     int64_t bytes = 0;
-    EXPECT_TRUE(files_->Save("s", state_, server.model(), &read->pages(), &bytes).ok());
+    EXPECT_TRUE(files_->Save({"", "s"}, state_, server.model(), &read->pages(), &bytes).ok());
     return read->tokens();
   }
 
@@ -624,7 +628,7 @@ TEST_F(KvSnapshot, ThatFindsNoRoomIsComputedAgain) {
   for (int i = 0; i < 10; ++i) server.engine().Step();
   SessionState state;
   KvPages pages;
-  ASSERT_TRUE(files_->Restore("s", server.model(), &state, &pages).ok());
+  ASSERT_TRUE(files_->Restore({"", "s"}, "", server.model(), &state, &pages).ok());
   const auto written = std::make_shared<KvTransfer>(TextOf(state), std::move(pages));
   server.Run(written);
   EXPECT_EQ(written->tokens(), 0);
@@ -646,7 +650,7 @@ TEST_F(KvSnapshot, IsCopiedBetweenTheStepsOfOthers) {
     }
     SessionState state;
     KvPages pages;
-    ASSERT_TRUE(files_->Restore("s", server.model(), &state, &pages).ok());
+    ASSERT_TRUE(files_->Restore({"", "s"}, "", server.model(), &state, &pages).ok());
     const auto written = std::make_shared<KvTransfer>(TextOf(state), std::move(pages));
     const auto read = std::make_shared<KvTransfer>(TextOf(state));
     ASSERT_TRUE(server.engine().engine().StartTransfer(written).ok());
@@ -665,7 +669,7 @@ TEST_F(KvSnapshot, IsCopiedBetweenTheStepsOfOthers) {
 }
 
 // Of all its pages the host has a copy meanwhile.
-TEST_F(KvSnapshot, OneSessionAtATimeIsSavedOrRestored) {
+TEST_F(KvSnapshot, OneSessionAtATimeIsSavedOrRestoredAndHoldsUpNobodysInput) {
   WriteModel({0, 24});
   PoolOfPages server(model_, {});
   const ByteTokenizer tokenizer;
@@ -685,34 +689,52 @@ TEST_F(KvSnapshot, OneSessionAtATimeIsSavedOrRestored) {
   core.Serve(served);
   {
     SessionLease lease;
-    ASSERT_TRUE(core.sessions().Take("a", &lease).ok());
+    ASSERT_TRUE(core.sessions().store().Take({"a", "s"}, &lease).ok());
     lease.Keep({.ids = Prompt(60), .is_chat = false, .chat = {}, .cache_salt = ""});
   }
   server.Ask(RequestOf(Prompt(60), 2));
 
+  EngineClient client(core);
+  const Caller caller{.identity = "a", .address = "a"};
+  std::promise<int64_t> saved;
   v1::SaveSessionRequest save;
-  save.set_name("a");
-  v1::SaveSessionResponse saved;
-  std::atomic<bool> done = false;
-  // Nobody steps yet, so it waits for the engine; it may be refused itself while the other one looks.
-  std::thread saving([&] {
-    while (!core.SaveSession(*core.serving(), save, &saved).ok()) std::this_thread::yield();
-    done = true;
+  save.set_name("s");
+  client.Ask(caller, save, [&](const RpcError&, const v1::SaveSessionResponse& response) {
+    saved.set_value(response.kv_tokens());
   });
-  const auto restore_absent = [&] {
+  // Nobody steps yet, so that it waits for the engine; and input is tokenised all the same.
+  std::promise<RpcError> tokenized;
+  v1::TokenizeRequest text;
+  text.set_text("t");
+  client.Ask(caller, text, [&](const RpcError& error, const auto&) { tokenized.set_value(error); });
+  EXPECT_TRUE(tokenized.get_future().get().ok());
+
+  std::mutex mutex;
+  std::map<std::string, int> reasons;
+  const auto restore_absent = [&](const Caller& of) {
     v1::RestoreSessionRequest request;
     request.set_name("absent");
-    v1::RestoreSessionResponse response;
-    return core.RestoreSession(*core.serving(), request, &response);
+    client.Ask(of, request, [&](const RpcError& error, const v1::RestoreSessionResponse&) {
+      std::lock_guard lock(mutex);
+      ++reasons[error.reason];
+    });
   };
-  RpcError refused = restore_absent();
-  while (refused.reason == "SESSION_NOT_FOUND") refused = restore_absent();
-  EXPECT_EQ(refused.reason, "SESSION_FILES_BUSY");
-  EXPECT_EQ(refused.code, StatusCode::kResourceExhausted);
-  while (!done) server.engine().Step();
-  saving.join();
-  EXPECT_EQ(saved.kv_tokens(), 48);
-  EXPECT_EQ(restore_absent().reason, "SESSION_NOT_FOUND");
+  const auto refused = [&] {
+    std::lock_guard lock(mutex);
+    return reasons["SESSION_FILES_BUSY"];
+  };
+  int asked = 0;
+  for (; refused() == 0 && asked < 100; ++asked) restore_absent(caller);
+  EXPECT_LE(asked, 18) << "16 wait beside the one that is saved";
+  restore_absent({.identity = "b", .address = "b"});
+  EXPECT_EQ(refused(), 2) << "another caller's is taken, and the newest gives way";
+  auto done = saved.get_future();
+  while (done.wait_for(std::chrono::seconds(0)) != std::future_status::ready) server.engine().Step();
+  EXPECT_EQ(done.get(), 48);
+  while (true) {
+    std::lock_guard lock(mutex);
+    if (reasons["SESSION_NOT_FOUND"] == asked + 1 - 2) break;
+  }
 }
 
 TEST_F(KvSnapshot, CutAtAnyByteOrWithAnyBitFlippedIsRefused) {
@@ -725,10 +747,10 @@ TEST_F(KvSnapshot, CutAtAnyByteOrWithAnyBitFlippedIsRefused) {
   server.Run(read);
   ASSERT_EQ(read->tokens(), 8);
   int64_t size = 0;
-  ASSERT_TRUE(files_->Save("s", state_, server.model(), &read->pages(), &size).ok());
+  ASSERT_TRUE(files_->Save({"", "s"}, state_, server.model(), &read->pages(), &size).ok());
   const std::string bytes = BytesOfFile();
   ASSERT_TRUE(Restore(server.model()).ok());
-  const std::string name = SessionFiles::FileName("s");
+  const std::string name = SessionFileName("s", "", "");
   for (size_t cut = 0; cut < bytes.size(); ++cut) {
     folder_.Write(name, std::string_view(bytes).substr(0, cut));
     EXPECT_THAT(Restore(server.model()).message(), HasSubstr("is cut off")) << cut;

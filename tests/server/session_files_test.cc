@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 
 #include "server/base/file_descriptor.h"
 #include "server/sessions/session_file.h"
+#include "server/sessions/session_folder.h"
 #include "tests/support/temp_folder.h"
 
 namespace tramontane {
@@ -44,13 +46,13 @@ class SessionFile : public ::testing::Test {
   }
   void Save(const std::string& name) {
     int64_t bytes = 0;
-    const RpcError error = files_->Save(name, state_, kModel, nullptr, &bytes);
+    const RpcError error = files_->Save({"", name}, state_, kModel, nullptr, &bytes);
     ASSERT_TRUE(error.ok()) << error.message();
     EXPECT_EQ(bytes, static_cast<int64_t>(BytesOf(name).size()));
   }
   RpcError Restore(const std::string& name, const SavedSessionModel& model = kModel) {
     KvPages pages;
-    return files_->Restore(name, model, &restored_, &pages);
+    return files_->Restore({"", name}, state_.cache_salt, model, &restored_, &pages);
   }
   // Of a file that is there and cannot be used.
   void ExpectUnusable(const std::string& name, const std::string& why,
@@ -60,13 +62,15 @@ class SessionFile : public ::testing::Test {
     EXPECT_EQ(error.reason, "SESSION_FILE_UNUSABLE");
     EXPECT_THAT(error.message(), HasSubstr("the file of session \"" + name + "\" " + why));
   }
-  std::string PathOf(const std::string& name) { return folder_.PathOf(SessionFiles::FileName(name)); }
+  std::string PathOf(const std::string& name) {
+    return folder_.PathOf(SessionFileName(name, state_.cache_salt, ""));
+  }
   std::string BytesOf(const std::string& name) {
     std::ifstream file(PathOf(name), std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
   void Put(const std::string& name, std::string_view bytes) {
-    folder_.Write(SessionFiles::FileName(name), bytes);
+    folder_.Write(SessionFileName(name, state_.cache_salt, ""), bytes);
   }
   size_t FilesThere() {
     const std::filesystem::directory_iterator files(folder_.path());
@@ -100,10 +104,15 @@ TEST_F(SessionFile, HoldsWhatTheSessionHeld) {
   EXPECT_EQ(about.st_mode & 0777, 0600u) << "others do not read conversations";
 }
 
-TEST_F(SessionFile, IsNamedByAHash) {
-  EXPECT_EQ(SessionFiles::FileName("abc"),
+TEST_F(SessionFile, IsNamedByHashes) {
+  EXPECT_EQ(SessionFileName("abc", "", ""),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad.session");
-  EXPECT_NE(SessionFiles::FileName("a"), SessionFiles::FileName("A"));
+  EXPECT_EQ(SessionFileName("abc", "", "abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad-"
+            "ba7816bf8f01cfea414140de5dae2223.session");
+  EXPECT_NE(SessionFileName("a", "", ""), SessionFileName("A", "", ""));
+  EXPECT_NE(SessionFileName("a", "b", ""), SessionFileName("a", "", ""));
+  EXPECT_NE(SessionFileName("a", "b", ""), SessionFileName("ab", "", ""));
 }
 
 TEST_F(SessionFile, ThatIsNotThereIsSaidToBe) {
@@ -178,6 +187,7 @@ TEST_F(SessionFile, WhoseContentCannotBeIsRefused) {
 TEST_F(SessionFile, WithKeysOfMoreTokensThanAreLeftOfItsTextIsRefused) {
   v1::SavedSession saved;
   saved.set_name("s");
+  saved.set_cache_salt(state_.cache_salt);
   saved.set_fingerprint(kModel.fingerprint);
   for (int32_t id = 0; id < 20; ++id) saved.add_ids(id);
   const auto put = [&](int64_t kv_tokens) {
@@ -200,8 +210,8 @@ TEST_F(SessionFile, WithKeysOfMoreTokensThanAreLeftOfItsTextIsRefused) {
   put(15);
   ExpectUnusable("s", "holds keys and values of 15 tokens, and 14 ids that have any");
   saved.clear_kv();
-  saved.set_cache_salt(std::string(257, 'x'));
-  const FileDescriptor file(open(PathOf("s").c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
+  saved.set_cache_salt(state_.cache_salt = std::string(257, 'x'));
+  const FileDescriptor file(open(PathOf("s").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_TRUE(SessionFileWriter(file.get()).WriteHead(saved));
   ExpectUnusable("s", "holds a cache_salt of 257 bytes; at most 256 are allowed");
 }
@@ -230,13 +240,6 @@ TEST_F(SessionFile, LinksAreNotFollowed) {
   EXPECT_FALSE(std::filesystem::is_symlink(PathOf("s")));
   EXPECT_EQ(std::filesystem::file_size(elsewhere), written) << "what it pointed to is as it was";
   EXPECT_TRUE(Restore("s").ok());
-
-  // Where it is written aside, too.
-  const std::string aside = PathOf("s") + "." + std::to_string(getpid()) + ".tmp";
-  std::filesystem::create_symlink(elsewhere, aside);
-  Save("s");
-  EXPECT_EQ(std::filesystem::file_size(elsewhere), written);
-  EXPECT_FALSE(std::filesystem::exists(aside));
 }
 
 TEST_F(SessionFile, WhatIsNoFileIsRefusedAtOnce) {
@@ -254,7 +257,7 @@ TEST_F(SessionFile, ThatCannotBeWrittenLeavesTheOneBefore) {
   std::filesystem::create_directory(PathOf("t"));
   std::ofstream(PathOf("t") + "/in_the_way").close();
   int64_t bytes = 0;
-  const RpcError error = files_->Save("t", state_, kModel, nullptr, &bytes);
+  const RpcError error = files_->Save({"", "t"}, state_, kModel, nullptr, &bytes);
   EXPECT_EQ(error.code, StatusCode::kInternal);
   EXPECT_THAT(error.message(), HasSubstr("the session cannot be saved: "));
   EXPECT_EQ(FilesThere(), 2u) << "what was written aside is gone";
@@ -267,9 +270,10 @@ TEST_F(SessionFile, SavedFromSeveralThreadsIsOneOfThem) {
     threads.emplace_back([this, i] {
       SessionState state;
       state.ids = std::vector<int32_t>(1000, i);
+      state.cache_salt = state_.cache_salt;
       int64_t bytes = 0;
       for (int round = 0; round < 5; ++round) {
-        EXPECT_TRUE(files_->Save("s", state, kModel, nullptr, &bytes).ok());
+        EXPECT_TRUE(files_->Save({"", "s"}, state, kModel, nullptr, &bytes).ok());
       }
     });
   }
@@ -277,6 +281,151 @@ TEST_F(SessionFile, SavedFromSeveralThreadsIsOneOfThem) {
   ASSERT_TRUE(Restore("s").ok());
   ASSERT_EQ(restored_.ids.size(), 1000u);
   EXPECT_EQ(restored_.ids.front(), restored_.ids.back());
+}
+
+// ---- whose they are -------------------------------------------------------------------------------
+
+class SessionFolders : public SessionFile {
+ protected:
+  SessionFolders() {
+    state_ = {};
+    state_.ids = {1, 2, 3};
+  }
+  void Bound(const SessionDirLimits& limits) { files_ = SessionFiles::Open(folder_.path(), limits).value(); }
+  // Its file is as old as its number says.
+  RpcError SaveAs(const std::string& caller, const std::string& name, int number = 0) {
+    int64_t bytes = 0;
+    RpcError error = files_->Save({caller, name}, state_, kModel, nullptr, &bytes);
+    const std::string path = folder_.PathOf(SessionFileName(name, state_.cache_salt, caller));
+    if (error.ok()) {
+      EXPECT_EQ(std::filesystem::file_size(path), static_cast<uintmax_t>(bytes));
+      const timespec at[] = {{1000 + number, 0}, {1000 + number, 0}};
+      utimensat(AT_FDCWD, path.c_str(), at, 0);
+    }
+    return error;
+  }
+  // None where it is not there.
+  std::vector<int32_t> RestoreAs(const std::string& caller, const std::string& name,
+                                 const std::string& salt = "") {
+    KvPages pages;
+    restored_ = {};
+    const RpcError error = files_->Restore({caller, name}, salt, kModel, &restored_, &pages);
+    EXPECT_TRUE(error.ok() || error.reason == "SESSION_NOT_FOUND") << error.message();
+    return restored_.ids;
+  }
+  bool Has(const std::string& caller, const std::string& name) {
+    return std::filesystem::exists(folder_.PathOf(SessionFileName(name, state_.cache_salt, caller)));
+  }
+};
+
+TEST_F(SessionFolders, ACallerIsGivenItsOwnAndElseWhatWasSavedLast) {
+  SaveAs("a", "s", 1);
+  state_.ids = {4};
+  SaveAs("b", "s", 2);
+  EXPECT_THAT(RestoreAs("a", "s"), ElementsAre(1, 2, 3)) << "another's did not take its place";
+  EXPECT_THAT(RestoreAs("b", "s"), ElementsAre(4));
+  EXPECT_THAT(RestoreAs("c", "s"), ElementsAre(4));
+  EXPECT_THAT(RestoreAs("c", "t"), ElementsAre());
+  state_.ids = {5};
+  SaveAs("", "s", 0);
+  EXPECT_THAT(RestoreAs("c", "s"), ElementsAre(4)) << "nobody's is as old as it is";
+}
+
+TEST_F(SessionFolders, WhatHasASaltIsNotThereWithoutIt) {
+  state_.cache_salt = "salt";
+  SaveAs("a", "s");
+  EXPECT_THAT(RestoreAs("a", "s"), ElementsAre());
+  EXPECT_THAT(RestoreAs("a", "s", "other"), ElementsAre());
+  EXPECT_THAT(RestoreAs("a", "s", "salt"), ElementsAre(1, 2, 3));
+  EXPECT_THAT(RestoreAs("b", "s", "salt"), ElementsAre(1, 2, 3));
+  // Older versions named it without.
+  std::filesystem::rename(folder_.PathOf(SessionFileName("s", "salt", "a")),
+                          folder_.PathOf(SessionFileName("s", "", "")));
+  EXPECT_THAT(RestoreAs("a", "s"), ElementsAre());
+  EXPECT_THAT(RestoreAs("a", "s", "salt"), ElementsAre(1, 2, 3));
+}
+
+// ---- bounds ---------------------------------------------------------------------------------------
+
+TEST_F(SessionFolders, TheOldestGoForAnother) {
+  Bound({.max_bytes = 0, .max_files = 2});
+  SaveAs("a", "s1", 1);
+  SaveAs("a", "s2", 2);
+  SaveAs("a", "s1", 3);
+  EXPECT_TRUE(Has("a", "s2")) << "one that takes its own place pushes out none";
+  SaveAs("a", "s3", 4);
+  EXPECT_FALSE(Has("a", "s2"));
+  EXPECT_TRUE(Has("a", "s1"));
+  const auto bytes =
+      static_cast<int64_t>(std::filesystem::file_size(folder_.PathOf(SessionFileName("s1", "", "a"))));
+  Bound({.max_bytes = 3 * bytes + 1, .max_files = 0});
+  SaveAs("a", "s4", 5);
+  EXPECT_EQ(FilesThere(), 3u);
+  SaveAs("a", "s5", 6);
+  EXPECT_FALSE(Has("a", "s1"));
+  EXPECT_EQ(FilesThere(), 3u);
+  Bound({.max_bytes = 0, .max_files = 0});
+  for (int i = 0; i < 5; ++i) SaveAs("a", "t" + std::to_string(i), 7 + i);
+  EXPECT_EQ(FilesThere(), 8u);
+}
+
+TEST_F(SessionFolders, WhoeverHasMostMakesRoom) {
+  Bound({.max_bytes = 0, .max_files = 4});
+  SaveAs("b", "old", 1);
+  for (int i = 0; i < 9; ++i) SaveAs("a", "s" + std::to_string(i), 2 + i);
+  EXPECT_TRUE(Has("b", "old"));
+  EXPECT_EQ(FilesThere(), 4u);
+  SaveAs("b", "new", 20);
+  EXPECT_TRUE(Has("b", "old"));
+  EXPECT_FALSE(Has("a", "s6"));
+  EXPECT_TRUE(Has("a", "s7"));
+  SaveAs("b", "newer", 21);
+  EXPECT_FALSE(Has("b", "old")) << "nobody has more than it would";
+  EXPECT_TRUE(Has("a", "s7"));
+}
+
+TEST_F(SessionFolders, WhatIsTooLargeByItselfIsRefusedByName) {
+  SaveAs("a", "s");
+  const auto bytes = std::filesystem::file_size(folder_.PathOf(SessionFileName("s", "", "a")));
+  Bound({.max_bytes = static_cast<int64_t>(bytes)});
+  EXPECT_TRUE(SaveAs("a", "t").ok());
+  state_.ids.push_back(4);
+  const RpcError error = SaveAs("a", "u");
+  EXPECT_EQ(error.code, StatusCode::kFailedPrecondition);
+  EXPECT_EQ(error.reason, "SESSION_TOO_LARGE");
+  EXPECT_EQ(error.message(), "the session's file would have " + std::to_string(bytes + 1) +
+                                 " bytes, and all together may have " + std::to_string(bytes) +
+                                 " (session_dir_size)");
+  EXPECT_EQ(FilesThere(), 1u) << "nothing went for it";
+}
+
+TEST_F(SessionFolders, WhatIsNotOursIsNeitherCountedNorRemoved) {
+  const std::string foreign = SessionFileName("foreign", "", "");
+  folder_.Write(foreign, std::string(1000, 'x'));
+  folder_.Write("notes.session", "tramontane session 3\n");
+  folder_.Write("notes.session.1.tmp", "");
+  std::filesystem::create_directory(folder_.PathOf(SessionFileName("folder", "", "")));
+  std::filesystem::create_symlink(folder_.PathOf("notes.session"),
+                                  folder_.PathOf(SessionFileName("link", "", "")));
+  Bound({.max_bytes = 999, .max_files = 1});
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(SaveAs("a", "s" + std::to_string(i), i).ok());
+  EXPECT_EQ(FilesThere(), 6u);
+  EXPECT_TRUE(Has("a", "s2"));
+}
+
+TEST_F(SessionFolders, StraysGoAsItIsOpened) {
+  const std::string own = SessionFileName("s", "", "a");
+  folder_.Write(own + ".4711.tmp", "tramont");  // as older versions named them
+  folder_.Write(SessionFolder::AsideName(own), "");
+  folder_.Write("kept", "");
+  const std::string written = folder_.PathOf(SessionFolder::AsideName(own));
+  std::ofstream(written).close();
+  const FileDescriptor writer(open(written.c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_EQ(flock(writer.get(), LOCK_EX | LOCK_NB), 0);
+  std::filesystem::create_symlink(folder_.PathOf("kept"), folder_.PathOf(own + ".1.tmp"));
+  Bound({});
+  EXPECT_EQ(FilesThere(), 3u);
+  EXPECT_TRUE(std::filesystem::exists(written)) << "somebody writes it";
 }
 
 TEST(SessionFolder, MustBeThere) {

@@ -22,6 +22,10 @@ using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 constexpr int64_t kSecondNs = 1'000'000'000;
+constexpr char kCaller[] = "127.0.0.1";
+
+SessionKey Own(std::string name) { return {kCaller, std::move(name)}; }
+SessionKey Others(std::string name) { return {"127.0.0.2", std::move(name)}; }
 
 SessionState StateOf(std::vector<int32_t> ids) {
   SessionState state;
@@ -34,15 +38,18 @@ class Sessions : public ::testing::Test {
   explicit Sessions(const SessionStoreOptions& options = {}) : store_(options) { store_.Start(clock_); }
 
   // A request that ends well.
-  static void Use(SessionStore& store, const std::string& name, std::vector<int32_t> ids) {
+  static void Use(SessionStore& store, const SessionKey& key, std::vector<int32_t> ids) {
     SessionLease lease;
-    const RpcError error = store.Take(name, &lease);
+    const RpcError error = store.Take(key, &lease);
     ASSERT_TRUE(error.ok()) << error.message();
     lease.Keep(StateOf(std::move(ids)));
   }
-  static std::vector<std::string> NamesOf(SessionStore& store) {
+  static void Use(SessionStore& store, const std::string& name, std::vector<int32_t> ids) {
+    Use(store, Own(name), std::move(ids));
+  }
+  static std::vector<std::string> NamesOf(SessionStore& store, const std::string& caller = kCaller) {
     std::vector<std::string> names;
-    const v1::ListSessionsResponse list = store.List(0);
+    const v1::ListSessionsResponse list = store.List(caller, 0);
     for (const v1::Session& session : list.sessions()) names.push_back(session.name());
     return names;
   }
@@ -68,40 +75,40 @@ TEST(SessionName, IsOfSixtyFourPlainCharacters) {
 TEST_F(Sessions, HoldWhatTheLastRequestLeft) {
   Use(store_, "s", {1, 2, 3});
   SessionLease lease;
-  ASSERT_TRUE(store_.Take("s", &lease).ok());
+  ASSERT_TRUE(store_.Take(Own("s"), &lease).ok());
   ASSERT_NE(lease.state(), nullptr);
   EXPECT_THAT(lease.state()->ids, ElementsAre(1, 2, 3));
   lease.Keep(StateOf({1, 2, 3, 4, 5}));
   EXPECT_FALSE(lease.held());
-  ASSERT_TRUE(store_.Take("s", &lease).ok());
+  ASSERT_TRUE(store_.Take(Own("s"), &lease).ok());
   EXPECT_THAT(lease.state()->ids, ElementsAre(1, 2, 3, 4, 5));
 }
 
 TEST_F(Sessions, StayAsTheyWereWhenARequestLetsGo) {
   Use(store_, "s", {1, 2, 3});
   SessionLease lease;
-  ASSERT_TRUE(store_.Take("s", &lease).ok());
+  ASSERT_TRUE(store_.Take(Own("s"), &lease).ok());
   lease.LetGo();
   lease.LetGo();
-  ASSERT_TRUE(store_.Take("s", &lease).ok());
+  ASSERT_TRUE(store_.Take(Own("s"), &lease).ok());
   EXPECT_THAT(lease.state()->ids, ElementsAre(1, 2, 3));
-  ASSERT_TRUE(store_.Take("new", &lease).ok());  // lets go of the other
+  ASSERT_TRUE(store_.Take(Own("new"), &lease).ok());  // lets go of the other
   lease.LetGo();
   EXPECT_THAT(NamesOf(store_), ElementsAre("s")) << "what never was is none";
 }
 
 TEST_F(Sessions, AreOfOneRequestAtATime) {
   SessionLease first, second;
-  ASSERT_TRUE(store_.Take("s", &first).ok());
-  const RpcError error = store_.Take("s", &second);
+  ASSERT_TRUE(store_.Take(Own("s"), &first).ok());
+  const RpcError error = store_.Take(Own("s"), &second);
   EXPECT_EQ(error.code, StatusCode::kFailedPrecondition);
   EXPECT_EQ(error.reason, "SESSION_IN_USE");
   EXPECT_EQ(error.message(), "session: \"s\" is in use by a request in progress");
   EXPECT_FALSE(second.held());
   SessionLease moved = std::move(first);
-  EXPECT_FALSE(store_.Take("s", &second).ok());
+  EXPECT_FALSE(store_.Take(Own("s"), &second).ok());
   moved.LetGo();
-  EXPECT_TRUE(store_.Take("s", &second).ok());
+  EXPECT_TRUE(store_.Take(Own("s"), &second).ok());
 }
 
 TEST_F(Sessions, OfTwoRequestsAtOnceExactlyOneWins) {
@@ -113,7 +120,7 @@ TEST_F(Sessions, OfTwoRequestsAtOnceExactlyOneWins) {
       ++ready;
       while (ready < 2) {
       }
-      ++(store_.Take("s", &lease).ok() ? won : lost);
+      ++(store_.Take(Own("s"), &lease).ok() ? won : lost);
       while (won + lost < 2) {
       }
     };
@@ -128,9 +135,9 @@ TEST_F(Sessions, AreToldOfByName) {
   Use(store_, "b", {1, 2, 3});
   clock_.Advance(10 * kSecondNs);
   SessionLease lease;
-  ASSERT_TRUE(store_.Take("a", &lease).ok());
+  ASSERT_TRUE(store_.Take(Own("a"), &lease).ok());
   clock_.Advance(5 * kSecondNs);
-  const v1::ListSessionsResponse list = store_.List(1000);
+  const v1::ListSessionsResponse list = store_.List(kCaller, 1000);
   ASSERT_EQ(list.sessions_size(), 2);
   EXPECT_EQ(list.sessions(0).name(), "a");
   EXPECT_TRUE(list.sessions(0).in_use());
@@ -145,23 +152,63 @@ TEST_F(Sessions, AreToldOfByName) {
 
 TEST_F(Sessions, AreDeletedOnceNobodyUsesThem) {
   SessionLease lease;
-  ASSERT_TRUE(store_.Take("s", &lease).ok());
-  EXPECT_EQ(store_.Delete("s").reason, "SESSION_IN_USE");
+  ASSERT_TRUE(store_.Take(Own("s"), &lease).ok());
+  EXPECT_EQ(store_.Delete(Own("s"), "").reason, "SESSION_IN_USE");
   lease.Keep(StateOf({1}));
-  EXPECT_TRUE(store_.Delete("s").ok());
-  const RpcError unknown = store_.Delete("s");
+  EXPECT_TRUE(store_.Delete(Own("s"), "").ok());
+  const RpcError unknown = store_.Delete(Own("s"), "");
   EXPECT_EQ(unknown.code, StatusCode::kNotFound);
   EXPECT_EQ(unknown.message(), "there is no session \"s\"");
-  EXPECT_EQ(store_.Delete("../s").message(), "name: begins with a dot");
-  ASSERT_TRUE(store_.Take("s", &lease).ok());
+  EXPECT_EQ(store_.Delete(Own("../s"), "").message(), "name: begins with a dot");
+  ASSERT_TRUE(store_.Take(Own("s"), &lease).ok());
   EXPECT_EQ(lease.state(), nullptr) << "it begins anew";
+}
+
+// ---- whose they are -------------------------------------------------------------------------------
+
+TEST_F(Sessions, OfOthersAreNotThere) {
+  Use(store_, Own("s"), {1, 2, 3});
+  Use(store_, Own("mine"), {1});
+  Use(store_, Others("s"), {7});
+  EXPECT_THAT(NamesOf(store_), ElementsAre("mine", "s"));
+  EXPECT_THAT(NamesOf(store_, "127.0.0.2"), ElementsAre("s"));
+  EXPECT_TRUE(NamesOf(store_, "").empty());
+  const RpcError unknown = store_.Delete(Others("mine"), "");
+  EXPECT_EQ(unknown.reason, "SESSION_NOT_FOUND");
+  EXPECT_EQ(unknown.message(), "there is no session \"mine\"");
+  std::shared_ptr<const SessionState> state;
+  EXPECT_EQ(store_.Find(Others("mine"), "", &state).reason, "SESSION_NOT_FOUND");
+  SessionLease own, others;
+  ASSERT_TRUE(store_.Take(Own("s"), &own).ok());
+  ASSERT_TRUE(store_.Take(Others("s"), &others).ok()) << "each has its own";
+  EXPECT_THAT(own.state()->ids, ElementsAre(1, 2, 3));
+  EXPECT_THAT(others.state()->ids, ElementsAre(7));
+}
+
+TEST_F(Sessions, WithASaltAreNotThereForWhoDoesNotKnowIt) {
+  SessionLease lease;
+  ASSERT_TRUE(store_.Take(Own("s"), &lease).ok());
+  SessionState salted = StateOf({1});
+  salted.cache_salt = "salt";
+  lease.Keep(salted);
+  std::shared_ptr<const SessionState> state;
+  for (const char* salt : {"", "other"}) {
+    EXPECT_EQ(store_.Find(Own("s"), salt, &state).reason, "SESSION_NOT_FOUND") << salt;
+    EXPECT_EQ(store_.Delete(Own("s"), salt).reason, "SESSION_NOT_FOUND") << salt;
+  }
+  ASSERT_TRUE(store_.Take(Own("s"), &lease).ok());
+  EXPECT_EQ(store_.Delete(Own("s"), "").reason, "SESSION_NOT_FOUND") << "nor is it told that it is in use";
+  EXPECT_EQ(store_.Delete(Own("s"), "salt").reason, "SESSION_IN_USE");
+  lease.LetGo();
+  EXPECT_TRUE(store_.Find(Own("s"), "salt", &state).ok());
+  EXPECT_TRUE(store_.Delete(Own("s"), "salt").ok());
 }
 
 // ---- bounds -----------------------------------------------------------------------------------------
 
 class FewSessions : public Sessions {
  protected:
-  FewSessions() : Sessions({.max_sessions = 3, .ttl_ns = 100 * kSecondNs, .max_bytes = 4000}) {}
+  FewSessions() : Sessions({.max_sessions = 3, .ttl_ns = 100 * kSecondNs, .max_bytes = 4500}) {}
 };
 
 TEST_F(FewSessions, TheOneUsedLongestAgoGoesFirst) {
@@ -174,20 +221,20 @@ TEST_F(FewSessions, TheOneUsedLongestAgoGoesFirst) {
 TEST_F(FewSessions, OneInUseNeverGoes) {
   Use(store_, "a", {1});
   SessionLease a, b, c, d;
-  ASSERT_TRUE(store_.Take("a", &a).ok());
-  ASSERT_TRUE(store_.Take("b", &b).ok());
+  ASSERT_TRUE(store_.Take(Own("a"), &a).ok());
+  ASSERT_TRUE(store_.Take(Own("b"), &b).ok());
   Use(store_, "c", {1});
   Use(store_, "d", {1});
   EXPECT_THAT(NamesOf(store_), ElementsAre("a", "b", "d"));
-  ASSERT_TRUE(store_.Take("d", &d).ok());
-  const RpcError full = store_.Take("c", &c);
+  ASSERT_TRUE(store_.Take(Own("d"), &d).ok());
+  const RpcError full = store_.Take(Own("c"), &c);
   EXPECT_EQ(full.code, StatusCode::kResourceExhausted);
   EXPECT_EQ(full.reason, "TOO_MANY_SESSIONS");
   EXPECT_THAT(full.message(), HasSubstr("all of the server's 3 sessions are in use"));
   clock_.Advance(1000 * kSecondNs);
   EXPECT_THAT(NamesOf(store_), ElementsAre("a", "b", "d"));
   a.Keep(StateOf({1}));
-  EXPECT_TRUE(store_.Take("c", &c).ok());
+  EXPECT_TRUE(store_.Take(Own("c"), &c).ok());
   EXPECT_THAT(NamesOf(store_), ElementsAre("b", "c", "d"));
 }
 
@@ -199,10 +246,10 @@ TEST_F(FewSessions, GoWhenTheirTimeIsOver) {
   EXPECT_THAT(NamesOf(store_), ElementsAre("a", "b"));
   clock_.Advance(kSecondNs);
   EXPECT_THAT(NamesOf(store_), ElementsAre("b"));
-  EXPECT_EQ(store_.Delete("a").code, StatusCode::kNotFound);
+  EXPECT_EQ(store_.Delete(Own("a"), "").code, StatusCode::kNotFound);
   clock_.Advance(60 * kSecondNs);
   SessionLease lease;
-  ASSERT_TRUE(store_.Take("b", &lease).ok());
+  ASSERT_TRUE(store_.Take(Own("b"), &lease).ok());
   EXPECT_EQ(lease.state(), nullptr);
 }
 
@@ -213,8 +260,39 @@ TEST_F(FewSessions, TogetherHoldSoManyBytes) {
   Use(store_, "b", std::vector<int32_t>(500, 1));
   Use(store_, "c", std::vector<int32_t>(400, 1));
   EXPECT_THAT(NamesOf(store_), ElementsAre("b", "c"));
-  Use(store_, "d", std::vector<int32_t>(1001, 1));
+  Use(store_, "d", std::vector<int32_t>(1125, 1));
   EXPECT_TRUE(NamesOf(store_).empty());
+}
+
+TEST_F(FewSessions, OneCallerDoesNotPushOutAnothers) {
+  Use(store_, Others("old"), {1});
+  for (const char* name : {"a", "b", "c", "d"}) Use(store_, name, {1});
+  EXPECT_THAT(NamesOf(store_), ElementsAre("c", "d"));
+  EXPECT_THAT(NamesOf(store_, "127.0.0.2"), ElementsAre("old"));
+  Use(store_, Others("new"), {1});
+  EXPECT_THAT(NamesOf(store_), ElementsAre("d")) << "of whoever has most";
+  EXPECT_THAT(NamesOf(store_, "127.0.0.2"), ElementsAre("new", "old"));
+  Use(store_, Others("newer"), {1});
+  EXPECT_THAT(NamesOf(store_, "127.0.0.2"), ElementsAre("new", "newer")) << "it has half";
+  SessionLease a, b, c;
+  ASSERT_TRUE(store_.Take(Others("new"), &a).ok());
+  ASSERT_TRUE(store_.Take(Others("newer"), &b).ok());
+  EXPECT_THAT(store_.Take(Others("newest"), &c).message(), HasSubstr("all of its own are in use"));
+  EXPECT_THAT(NamesOf(store_), ElementsAre("d"));
+}
+
+TEST_F(FewSessions, BytesGoFirstOfWhoeverHasMost) {
+  Use(store_, Others("old"), std::vector<int32_t>(300, 1));
+  Use(store_, "a", std::vector<int32_t>(500, 1));
+  Use(store_, "b", std::vector<int32_t>(500, 1));
+  EXPECT_THAT(NamesOf(store_), ElementsAre("b"));
+  EXPECT_THAT(NamesOf(store_, "127.0.0.2"), ElementsAre("old"));
+}
+
+TEST(SessionState, CountsWhatItsMessagesTakeInMemory) {
+  SessionState state = StateOf({});
+  for (int i = 0; i < 1000; ++i) state.chat.add_messages()->set_role(v1::ROLE_USER);
+  EXPECT_GE(state.Bytes(), 1000 * static_cast<int64_t>(sizeof(v1::ChatMessage)));
 }
 
 TEST(SessionStore, TenThousandNamesHoldNoMoreThanMayBe) {
@@ -223,13 +301,13 @@ TEST(SessionStore, TenThousandNamesHoldNoMoreThanMayBe) {
   store.Start(clock);
   for (int i = 0; i < 10'000; ++i) {
     SessionLease lease;
-    ASSERT_TRUE(store.Take("s" + std::to_string(i), &lease).ok());
+    ASSERT_TRUE(store.Take(Own("s" + std::to_string(i)), &lease).ok());
     lease.Keep(StateOf({i}));
     clock.Advance(1000 * kSecondNs);
   }
-  EXPECT_EQ(store.List(0).sessions_size(), 100);
-  EXPECT_TRUE(store.Delete("s9999").ok());
-  EXPECT_FALSE(store.Delete("s9899").ok());
+  EXPECT_EQ(store.List(kCaller, 0).sessions_size(), 100);
+  EXPECT_TRUE(store.Delete(Own("s9999"), "").ok());
+  EXPECT_FALSE(store.Delete(Own("s9899"), "").ok());
 }
 
 // ---- prompts that go on -----------------------------------------------------------------------------

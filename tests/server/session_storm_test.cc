@@ -77,7 +77,7 @@ class SmallServer {
     v1::RestoreSessionRequest request;
     v1::RestoreSessionResponse response;
     request.set_name(session);
-    const RpcError error = core_.RestoreSession(*core_.serving(), request, &response);
+    const RpcError error = core_.sessions().Restore({}, request, &response);
     EXPECT_TRUE(error.ok()) << session << ": " << error.message();
     return response;
   }
@@ -85,13 +85,13 @@ class SmallServer {
     v1::SaveSessionRequest request;
     v1::SaveSessionResponse response;
     request.set_name(session);
-    const RpcError error = core_.SaveSession(*core_.serving(), request, &response);
+    const RpcError error = core_.sessions().Save({}, request, &response);
     EXPECT_TRUE(error.ok()) << session << ": " << error.message();
   }
   void Delete(const std::string& session) {
     v1::DeleteSessionRequest request;
     request.set_name(session);
-    const RpcError error = core_.DeleteSession(request);
+    const RpcError error = core_.sessions().Delete({}, request);
     EXPECT_TRUE(error.ok()) << session << ": " << error.message();
   }
 

@@ -81,8 +81,17 @@ class Sessions : public ::testing::Test {
   }
   HttpReply Get(const std::string& path) { return Fetch(server_.server().http_address(), HttpGet(path)); }
   HttpReply Delete(const std::string& path) {
+    return Fetch(server_.server().http_address(), HttpDelete(path));
+  }
+  // As the rest, from another address.
+  HttpReply FromElsewhere(const std::string& request) {
+    HttpTestClient client(server_.server().http_address(), {.from = "127.0.0.2"});
+    client.Send(request);
+    return client.Read();
+  }
+  static std::string HttpDelete(const std::string& path) {
     std::string request = HttpGet(path);
-    return Fetch(server_.server().http_address(), request.replace(0, 3, "DELETE"));
+    return request.replace(0, 3, "DELETE");
   }
   json Listed() { return json::parse(Get("/v1/sessions").body)["data"]; }
   static json Completion(const std::string& session, const json& prompt) {
@@ -442,6 +451,53 @@ TEST_F(Sessions, AreListedAndDeletedOverBothDoors) {
   EXPECT_EQ(Say(In("b", RequestOfIds({7, 8}, 3))).size(), 3u) << "it begins anew";
 }
 
+TEST_F(Sessions, AreOfOneAddressOverBothDoors) {
+  Say(In("s", RequestOfIds({1}, 3)));
+  EXPECT_EQ(json::parse(FromElsewhere(HttpGet("/v1/sessions")).body)["data"], json::array());
+  const HttpReply refused = FromElsewhere(HttpDelete("/v1/sessions/s"));
+  ExpectError(refused, 404, "", "session_not_found");
+  EXPECT_EQ(refused.body,
+            Delete("/v1/sessions/t").body.replace(Delete("/v1/sessions/t").body.find("t\\\""), 1, "s"));
+  const std::string own = Completion("s", {7, 8}).dump();
+  EXPECT_EQ(FromElsewhere(HttpPost("/v1/completions", own)).status, 200) << "the same name is another one";
+  EXPECT_EQ(json::parse(FromElsewhere(HttpGet("/v1/sessions")).body)["data"][0]["tokens"], 6);
+  EXPECT_EQ(Listed()[0]["tokens"], 4);
+  EXPECT_EQ(FromElsewhere(HttpDelete("/v1/sessions/s")).status, 200);
+  EXPECT_EQ(Delete("/v1/sessions/s").status, 200);
+}
+
+TEST_F(Sessions, WithASaltAreChangedByWhoGivesIt) {
+  json body = Completion("s", {1});
+  body["cache_salt"] = "a b&c";
+  const auto begin = [&] { ASSERT_EQ(Post("/v1/completions", body).status, 200); };
+  begin();
+  for (const char* path :
+       {"/v1/sessions/s", "/v1/sessions/s?cache_salt=a", "/v1/sessions/s?salt=a%20b%26c"}) {
+    ExpectError(Delete(path), 404, "", "session_not_found");
+  }
+  EXPECT_EQ(Delete("/v1/sessions/s?x=1&cache_salt=a+b%26c").status, 200);
+  begin();
+  const auto erase = [&](const std::string& content) {
+    std::string request = HttpPost("/v1/sessions/s", content);
+    return Fetch(server_.server().http_address(), request.replace(0, 4, "DELETE"));
+  };
+  ExpectError(erase(R"({"cache_salt":"a b"})"), 404, "", "session_not_found");
+  ExpectError(erase(R"({"salt":"a b&c"})"), 400, "salt", "");
+  ExpectError(erase("[]"), 400, "", "");
+  EXPECT_EQ(erase(R"({"cache_salt":"a b&c"})").status, 200);
+  begin();
+  v1::DeleteSessionRequest request;
+  request.set_name("s");
+  const auto erase_over_grpc = [&] {
+    grpc::ClientContext context;
+    v1::DeleteSessionResponse response;
+    return server_.stub().DeleteSession(&context, request, &response).error_code();
+  };
+  EXPECT_EQ(erase_over_grpc(), grpc::StatusCode::NOT_FOUND);
+  request.set_cache_salt("a b&c");
+  EXPECT_EQ(erase_over_grpc(), grpc::StatusCode::OK);
+}
+
 TEST_F(Sessions, AreNotSavedWithoutAFolder) {
   Say(In("s", RequestOfIds({1}, 3)));
   for (const char* action : {"save", "restore"}) {
@@ -526,8 +582,41 @@ TEST_F(SavedSessions, AreRefusedByName) {
   ExpectError(Act("s", "restore"), 409, "session", "session_in_use");
   server_.model().Release();
   EXPECT_TRUE(busy.ReadAll().ok());
-  folder_->Write(SessionFiles::FileName("s"), "tramontane session 1");
+  folder_->Write(SessionFileName("s", "", "127.0.0.1"), "tramontane session 1");
   ExpectError(Act("s", "restore"), 409, "", "session_file_unusable");
+}
+
+TEST_F(SavedSessions, OfAnotherAddressAreRestoredAndNotReplaced) {
+  const auto save = HttpPost("/v1/sessions/s/save", "");
+  const auto restore = HttpPost("/v1/sessions/s/restore", "");
+  Say(In("s", RequestOfIds({1}, 3)));
+  ExpectError(FromElsewhere(save), 404, "", "session_not_found");
+  ExpectError(FromElsewhere(restore), 404, "", "session_not_found");
+  ASSERT_EQ(Act("s", "save").status, 200);
+  EXPECT_EQ(json::parse(FromElsewhere(restore).body)["tokens"], 4) << "without keys anybody restores";
+  ASSERT_EQ(FromElsewhere(HttpDelete("/v1/sessions/s")).status, 200);
+  ASSERT_EQ(FromElsewhere(HttpPost("/v1/completions", Completion("s", {7, 8}).dump())).status, 200);
+  ASSERT_EQ(FromElsewhere(save).status, 200);
+  EXPECT_EQ(json::parse(Act("s", "restore").body)["tokens"], 4) << "the other's is another file";
+  EXPECT_EQ(json::parse(FromElsewhere(restore).body)["tokens"], 6);
+}
+
+TEST_F(SavedSessions, WithASaltAreSavedAndRestoredByWhoGivesIt) {
+  json body = Completion("s", {1});
+  body["cache_salt"] = "salt";
+  ASSERT_EQ(Post("/v1/completions", body).status, 200);
+  ExpectError(Act("s", "save"), 404, "", "session_not_found");
+  EXPECT_EQ(Post("/v1/sessions/s/save", {{"cache_salt", "salt"}}).status, 200);
+  ExpectError(Act("s", "restore"), 404, "", "session_not_found");
+  ExpectError(Act("s", "restore?cache_salt=other"), 404, "", "session_not_found");
+  EXPECT_EQ(Act("s", "restore?cache_salt=salt").status, 200);
+  EXPECT_EQ(Post("/v1/sessions/s/restore", {{"cache_salt", "salt"}}).status, 200);
+
+  // Nor does a file take the place of a session that has another salt.
+  Delete("/v1/sessions/s?cache_salt=salt");
+  Say(In("s", RequestOfIds({1}, 3)));
+  ExpectError(Act("s", "restore?cache_salt=salt"), 404, "", "session_not_found");
+  EXPECT_EQ(Act("s", "save").status, 200);
 }
 
 class FewSessions : public Sessions {

@@ -45,6 +45,12 @@ HttpTestClient::HttpTestClient(const std::string& address, const Options& option
     setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &options.receive_buffer_bytes,
                sizeof(options.receive_buffer_bytes));
   }
+  if (!options.from.empty()) {
+    sockaddr_in from{};
+    from.sin_family = AF_INET;
+    inet_pton(AF_INET, options.from.c_str(), &from.sin_addr);
+    bind(fd_, reinterpret_cast<const sockaddr*>(&from), sizeof(from));
+  }
   const timeval patience{kPatienceSeconds, 0};
   setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));

@@ -24,6 +24,7 @@ class HttpTestClient {
  public:
   struct Options {
     int32_t receive_buffer_bytes = 0;  // 0: the system's
+    std::string from = {};             // the client's own address: "127.0.0.2"; "": the system's choice
   };
   explicit HttpTestClient(const std::string& address) : HttpTestClient(address, Options{}) {}
   HttpTestClient(const std::string& address, const Options& options);  // "127.0.0.1:8000"

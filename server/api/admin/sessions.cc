@@ -1,12 +1,15 @@
 #include "server/api/admin/sessions.h"
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "server/api/shared/api_error.h"
 #include "server/api/shared/field_rows.h"
 #include "server/api/shared/gateway_context.h"
+#include "server/api/shared/generation_request.h"
 #include "server/api/shared/route_path.h"
 #include "server/call/inference_client.h"
 
@@ -54,6 +57,37 @@ const Shape& SessionRestoredShape() {
   return shape;
 }
 
+namespace {
+
+constexpr int64_t kMaxCacheSaltBytes = 256;
+
+// Of a body, which need not be there.
+const Shape& SessionRequestShape() {
+  static const Shape shape =
+      ClosedObject({{.name = "cache_salt",
+                     .shape = String(0, kMaxCacheSaltBytes),
+                     .doc = "That of the session, where it has one; or in the query."}});
+  return shape;
+}
+
+// Which session is meant, in any of their requests; or why the request is at fault.
+template <typename Request>
+std::optional<ApiError> ReadSession(const GatewayContext& context, const HttpExchange& exchange,
+                                    std::string_view route_path, Request* request) {
+  const HttpRequest& http = exchange.request();
+  request->set_name(WildcardOf(route_path, http.path));
+  request->set_cache_salt(QueryValueOf(http.target, "cache_salt"));
+  if (http.body.empty()) return std::nullopt;
+  Json json;
+  std::vector<std::string> ignored;
+  const RequestContext body_context = RequestContextOf(context, exchange);
+  if (auto fault = ParseBody(http.body, SessionRequestShape(), body_context, &json, &ignored)) return fault;
+  if (Find(json, "cache_salt") != nullptr) request->set_cache_salt(TextOf(json, "cache_salt"));
+  return std::nullopt;
+}
+
+}  // namespace
+
 void AnswerSessions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   context.client.Ask(CallerOf(*exchange), v1::ListSessionsRequest(),
                      [exchange](const RpcError& error, const v1::ListSessionsResponse& list) {
@@ -73,14 +107,16 @@ void AnswerSessions(const GatewayContext& context, const std::shared_ptr<HttpExc
 }
 
 void AnswerDeleteSession(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
-  const std::string name = WildcardOf("/sessions/*", exchange->request().path);
   v1::DeleteSessionRequest request;
-  request.set_name(name);
-  context.client.Ask(CallerOf(*exchange), request,
-                     [exchange, name](const RpcError& error, const v1::DeleteSessionResponse&) {
-                       if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
-                       RespondWith(*exchange, {{"name", name}, {"object", "session"}, {"deleted", true}});
-                     });
+  if (auto fault = ReadSession(context, *exchange, "/sessions/*", &request)) {
+    return exchange->Respond(ErrorResponse(*fault));
+  }
+  context.client.Ask(
+      CallerOf(*exchange), request,
+      [exchange, name = request.name()](const RpcError& error, const v1::DeleteSessionResponse&) {
+        if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+        RespondWith(*exchange, {{"name", name}, {"object", "session"}, {"deleted", true}});
+      });
 }
 
 namespace {
@@ -96,7 +132,9 @@ Json SessionInFileJson(const v1::Session& session) {
 
 void AnswerSaveSession(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   v1::SaveSessionRequest request;
-  request.set_name(WildcardOf("/sessions/*/save", exchange->request().path));
+  if (auto fault = ReadSession(context, *exchange, "/sessions/*/save", &request)) {
+    return exchange->Respond(ErrorResponse(*fault));
+  }
   context.client.Ask(CallerOf(*exchange), request,
                      [exchange](const RpcError& error, const v1::SaveSessionResponse& saved) {
                        if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
@@ -109,7 +147,9 @@ void AnswerSaveSession(const GatewayContext& context, const std::shared_ptr<Http
 
 void AnswerRestoreSession(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
   v1::RestoreSessionRequest request;
-  request.set_name(WildcardOf("/sessions/*/restore", exchange->request().path));
+  if (auto fault = ReadSession(context, *exchange, "/sessions/*/restore", &request)) {
+    return exchange->Respond(ErrorResponse(*fault));
+  }
   context.client.Ask(CallerOf(*exchange), request,
                      [exchange](const RpcError& error, const v1::RestoreSessionResponse& restored) {
                        if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));

@@ -1,5 +1,7 @@
 #include "server/api/shared/route_path.h"
 
+#include <algorithm>
+
 namespace tramontane {
 namespace {
 
@@ -55,6 +57,23 @@ std::string WildcardOf(std::string_view route_path, std::string_view path) {
   const std::string api = ApiPath(path);
   if (api.size() < route_path.size()) return "";  // its slashes were one too many
   return PercentDecoded(std::string_view(api).substr(star, api.size() - (route_path.size() - 1)));
+}
+
+std::string QueryValueOf(std::string_view target, std::string_view name) {
+  target = target.substr(0, target.find('#'));
+  size_t begin = target.find('?');
+  while (begin != std::string_view::npos) {
+    const size_t end = target.find('&', ++begin);
+    const std::string_view pair = target.substr(begin, end == std::string_view::npos ? end : end - begin);
+    const size_t equals = std::min(pair.find('='), pair.size());
+    if (PercentDecoded(pair.substr(0, equals)) == name) {
+      std::string value(pair.substr(std::min(equals + 1, pair.size())));
+      std::replace(value.begin(), value.end(), '+', ' ');
+      return PercentDecoded(value);
+    }
+    begin = end;
+  }
+  return "";
 }
 
 }  // namespace tramontane

@@ -16,4 +16,7 @@ std::string ApiPath(std::string_view path);
 // What "*" stands for in the path of a request that was found, percent-decoded.
 std::string WildcardOf(std::string_view route_path, std::string_view path);
 
+// What a target's query says of `name`, as forms are encoded; "" where it says nothing.
+std::string QueryValueOf(std::string_view target, std::string_view name);
+
 }  // namespace tramontane
