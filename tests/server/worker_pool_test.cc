@@ -1,5 +1,6 @@
 #include "server/core/worker_pool.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -135,11 +136,12 @@ TEST(WorkerPool, TheNewestOfWhoeverHasMostOfAFullQueueGivesWay) {
   EXPECT_EQ(pool.given_way(), "a4 ");
   EXPECT_FALSE(pool.Add("a5")) << "others wait, and it has half";
   EXPECT_TRUE(pool.Add("b2"));
-  EXPECT_FALSE(pool.Add("b3")) << "as much as \"a\" has";
+  EXPECT_FALSE(pool.Add("b3")) << "it has half, too";
   EXPECT_TRUE(pool.Add("c1"));
-  EXPECT_EQ(pool.given_way().size(), 9u);
-  EXPECT_FALSE(pool.Add("d1") && pool.Add("d2")) << "nobody has more than two";
-  EXPECT_FALSE(pool.DoAll().empty());
+  EXPECT_TRUE(pool.Add("d1"));
+  EXPECT_THAT(pool.given_way(), ::testing::AnyOf("a4 a3 b2 a2 ", "a4 a3 a2 b2 "));
+  EXPECT_FALSE(pool.Add("e1")) << "nobody has more than it would";
+  EXPECT_EQ(pool.DoAll(), "a1 b1 c1 d1 ");
 }
 
 TEST(WorkerPool, WhileOthersWaitOneCallerHasAtMostHalfOfTheQueue) {
