@@ -39,6 +39,8 @@ GrpcDoorOptions GrpcOptions(const ServerOptions& options) {
           .writer_threads = options.writer_threads,
           .max_streams = options.max_streams,
           .max_connections = options.grpc_max_connections,
+          .doorkeeper = options.doorkeeper,
+          .reflection = options.grpc_reflection,
           .memory_bytes = options.grpc_memory_bytes,
           .read_timeout = options.grpc_read_timeout,
           .write_timeout = options.grpc_write_timeout};

@@ -42,6 +42,7 @@ struct ServerOptions {
   int32_t writer_threads = 1;      // hand results to gRPC
   double step_timeout = 300;       // seconds; no step with work for longer: unhealthy; 0: never
   std::shared_ptr<const Doorkeeper> doorkeeper = {};     // of both doors; null: nobody needs a key
+  bool grpc_reflection = true;                           // the service that tells clients what there is
   bool protect_metrics = false;                          // GET /metrics needs one too
   int64_t max_unread_answer_bytes = int64_t{256} << 20;  // of all answers that clients have not taken yet
   int32_t max_streams = 2048;  // Generate calls open at once; one more: RESOURCE_EXHAUSTED

@@ -23,13 +23,11 @@ struct Credentials {
   std::string_view tramontane_caller = {};  // x-tramontane-caller
 };
 
-// Metadata and header of a gateway that says whose call it is.
-inline constexpr char kTramontaneCallerKey[] = "x-tramontane-caller";
-
 class Doorkeeper {
  public:
   // `keys`: null: nobody needs one. `trusted_proxies`: whose X-Forwarded-For is believed.
-  Doorkeeper(std::shared_ptr<const KeyRing> keys, std::vector<AddressRange> trusted_proxies)
+  explicit Doorkeeper(std::shared_ptr<const KeyRing> keys = {},
+                      std::vector<AddressRange> trusted_proxies = {})
       : keys_(std::move(keys)), trusted_proxies_(std::move(trusted_proxies)) {}
 
   bool has_keys() const { return keys_ != nullptr; }

@@ -72,9 +72,8 @@ HttpServerOptions ServerOptionsOf(const GatewayOptions& options, std::shared_ptr
           .handler_threads = options.handler_threads,
           .limits = options.limits,
           .write_refusal = RefusalWriterOf(counts, options),
-          .on_header = [&options, counts](HttpRequest* request) {
-            return AttachCaller(options, counts, request);
-          },
+          .on_header = [&options,
+                        counts](HttpRequest* request) { return AttachCaller(options, counts, request); },
           .unread_answers = options.unread_answers};
 }
 
@@ -121,7 +120,7 @@ void Gateway::Impl::Run(const Route& route, const std::shared_ptr<HttpExchange>&
 
 StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options, InferenceClient& client) {
   if (options.doorkeeper == nullptr) {
-    options.doorkeeper = std::make_shared<const Doorkeeper>(nullptr, std::vector<AddressRange>());
+    options.doorkeeper = std::make_shared<const Doorkeeper>();
   }
   auto impl = std::make_unique<Impl>(std::move(options), client);
   TM_ASSIGN_OR_RETURN(impl->server,

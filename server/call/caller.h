@@ -7,6 +7,9 @@
 
 namespace tramontane {
 
+// Metadata and header with which a gateway says whose call it is: an identity.
+inline constexpr char kTramontaneCallerKey[] = "x-tramontane-caller";
+
 struct ApiKey;
 
 struct Caller {

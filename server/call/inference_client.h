@@ -92,8 +92,8 @@ class InferenceClient {
   // none is up. OK also while draining. Waits for nothing.
   virtual RpcError health() const = 0;
 
- private:
-  // `response` has the type that answers `request`; with an error it may hold anything.
+  // A unary call of any type. `response` has the type that answers `request`; with an error it may hold
+  // anything.
   virtual void AskUnary(const Caller& caller, std::shared_ptr<const google::protobuf::Message> request,
                         std::unique_ptr<google::protobuf::Message> response,
                         Done<google::protobuf::Message> done) = 0;

@@ -13,9 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "server/access/keyed_client.h"
 #include "server/api/access_log.h"
 #include "server/api/gateway.h"
 #include "server/base/host_port.h"
+#include "server/commands/client_key.h"
 #include "server/commands/commands.h"
 #include "server/commands/key_settings.h"
 #include "server/commands/setting_flags.h"
@@ -34,6 +36,7 @@ constexpr int64_t kLookMs = 100;  // at the stop signals meanwhile
 
 struct GatewayArguments {
   std::vector<std::string> backends;
+  std::string api_key_file;
   GivenSettings flags;
 };
 
@@ -102,14 +105,16 @@ bool WaitForBackend(const RemoteClient& client) {
 }
 
 Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& config, StartGuard& starting) {
-  RemoteClient client({.backends = arguments.backends});
+  TM_ASSIGN_OR_RETURN(const std::string api_key, ClientKey(arguments.api_key_file));
+  RemoteClient client({.backends = arguments.backends, .api_key = api_key});
+  KeyedClient keyed(client);
   TM_ASSIGN_OR_RETURN(const KeptDoors doors, OpenDoors(config));
   GatewayOptions options = GatewayOptionsOf(config, doors.doorkeeper);
   options.metrics = [&client] {
     return GatewayMetricsText(client.backends(),
                               {.dropped_log_lines = DroppedLogLines(), .reloads = ReloadCounts()});
   };
-  TM_ASSIGN_OR_RETURN(const std::unique_ptr<Gateway> gateway, Gateway::Start(std::move(options), client));
+  TM_ASSIGN_OR_RETURN(const std::unique_ptr<Gateway> gateway, Gateway::Start(std::move(options), keyed));
   // A server may also come later: until then /ready says 503.
   if (!WaitForBackend(client)) spdlog::warn("no server is up yet of {}", fmt::join(arguments.backends, ", "));
   starting.Release();
@@ -156,6 +161,7 @@ void AddGatewayCommand(CLI::App& app, RunCommand* run) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("HOST:PORT[,HOST:PORT]");
+  AddApiKeyFlag(&arguments->api_key_file, command);
   AddSettingFlags(MeansSomethingHere, &arguments->flags, command);
   command->callback([arguments, run] { *run = [arguments] { return RunGateway(*arguments); }; });
 }

@@ -168,6 +168,8 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
   options.step_timeout = config.step_timeout;
   if (config.admin_address != "off") options.admin_address = config.admin_address;
   options.doorkeeper = std::move(doorkeeper);
+  const bool is_auto = config.grpc_reflection == "auto";
+  options.grpc_reflection = is_auto ? config.api_keys.empty() : config.grpc_reflection == "on";
   options.protect_metrics = config.protect_metrics;
   options.any_model = config.any_model;
   options.strict_fields = config.strict_fields == "on";

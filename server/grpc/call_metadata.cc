@@ -18,9 +18,21 @@ std::optional<std::string> ClientMetadata(const grpc::CallbackServerContext& con
 
 }  // namespace
 
-Caller CallerOf(const grpc::CallbackServerContext& context) {
+RpcError IdentifyCaller(const grpc::CallbackServerContext& context, const Doorkeeper& doorkeeper,
+                        bool needs_key, Caller* caller) {
   const std::string address = AddressOfGrpcPeer(context.peer());
-  return {.identity = AddressShare(address), .address = address, .door = Caller::Door::kGrpc};
+  const std::string forwarded_for = ClientMetadata(context, "x-forwarded-for").value_or("");
+  const std::string authorization = ClientMetadata(context, "authorization").value_or("");
+  const std::string api_key = ClientMetadata(context, "x-api-key").value_or("");
+  const std::string tramontane_caller = ClientMetadata(context, kTramontaneCallerKey).value_or("");
+  const Credentials credentials = {.address = address,
+                                   .forwarded_for = forwarded_for,
+                                   .authorization = authorization,
+                                   .api_key = api_key,
+                                   .tramontane_caller = tramontane_caller};
+  if (needs_key) return doorkeeper.Identify(credentials, Caller::Door::kGrpc, caller);
+  *caller = doorkeeper.ByAddress(credentials, Caller::Door::kGrpc);
+  return {};
 }
 
 InferenceCallOptions OptionsOf(const grpc::CallbackServerContext& context) {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <string>
 
+#include "server/access/doorkeeper.h"
 #include "server/call/caller.h"
 #include "server/call/inference_client.h"
 
@@ -15,7 +16,9 @@ namespace tramontane {
 inline constexpr char kRequestIdKey[] = "x-request-id";
 inline constexpr char kCorrelationIdKey[] = "x-correlation-id";
 
-Caller CallerOf(const grpc::CallbackServerContext& context);
+// Who asks. UNAUTHENTICATED: a key is needed, and none that is valid came; then the caller is its address.
+RpcError IdentifyCaller(const grpc::CallbackServerContext& context, const Doorkeeper& doorkeeper,
+                        bool needs_key, Caller* caller);
 InferenceCallOptions OptionsOf(const grpc::CallbackServerContext& context);
 
 // What a caller takes in one message: what gRPC's clients take by default, or what it says of itself.

@@ -86,14 +86,18 @@ GrpcConnectionLimits LimitsOf(const GrpcDoorOptions& options) {
 
 struct GrpcDoor::Impl {
   Impl(const GrpcDoorOptions& options, InferenceCore& core)
-      : open(CallsOptions(options), core.unread_answers()),
+      : doorkeeper(options.doorkeeper != nullptr ? options.doorkeeper : std::make_shared<const Doorkeeper>()),
+        open(CallsOptions(options), core.unread_answers()),
         connections(LimitsOf(options)),
-        service({.writer_threads = options.writer_threads, .max_streams = options.max_streams}, core, calls,
-                health) {}
+        service({.writer_threads = options.writer_threads,
+                 .max_streams = options.max_streams,
+                 .reflection = options.reflection},
+                core, calls, health) {}
 
+  const std::shared_ptr<const Doorkeeper> doorkeeper;
   CallTable open;
   GrpcConnections connections;
-  GrpcCalls calls{open, connections};
+  GrpcCalls calls{open, connections, *doorkeeper};
   Health health;
   InferenceService service;
   grpc::ResourceQuota quota{"tramontane"};  // keeps gRPC up from here on; it does not like to begin twice

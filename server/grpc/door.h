@@ -8,18 +8,21 @@
 #include <string>
 
 #include "kernels/core/status.h"
+#include "server/access/doorkeeper.h"
 #include "server/core/inference_core.h"
 
 namespace tramontane {
 
 struct GrpcDoorOptions {
-  std::string address = "127.0.0.1:0";  // as ServerOptions::grpc_address
-  int32_t writer_threads = 1;           // hand results to gRPC
-  int32_t max_streams = 2048;           // of the core
-  int32_t max_connections = 1024;       // 0: no limit
-  int64_t memory_bytes = 256 << 20;     // messages on their way; more: RESOURCE_EXHAUSTED
-  double read_timeout = 30;             // seconds for a call's message to come; 0: any time
-  double write_timeout = 30;            // seconds for a client to take a message; 0: any time
+  std::string address = "127.0.0.1:0";                // as ServerOptions::grpc_address
+  int32_t writer_threads = 1;                         // hand results to gRPC
+  int32_t max_streams = 2048;                         // of the core
+  int32_t max_connections = 1024;                     // 0: no limit
+  std::shared_ptr<const Doorkeeper> doorkeeper = {};  // null: nobody needs a key
+  bool reflection = true;                             // is there
+  int64_t memory_bytes = 256 << 20;                   // messages on their way; more: RESOURCE_EXHAUSTED
+  double read_timeout = 30;                           // seconds for a call's message to come; 0: any time
+  double write_timeout = 30;                          // seconds for a client to take a message; 0: any time
 };
 
 class GrpcDoor {

@@ -36,7 +36,7 @@ class Health {
 class HealthCheck final : public RawCall {
  public:
   HealthCheck(GrpcCalls& calls, grpc::GenericCallbackServerContext* context, const Health& health)
-      : RawCall(calls, context), health_(health) {}
+      : RawCall(calls, context, NeedsKey::kNo), health_(health) {}
 
  private:
   void OnMessage(const grpc::ByteBuffer& bytes) override;
@@ -48,7 +48,7 @@ class HealthCheck final : public RawCall {
 class HealthWatch final : public RawCall {
  public:
   HealthWatch(GrpcCalls& calls, grpc::GenericCallbackServerContext* context, Health& health)
-      : RawCall(calls, context), health_(health) {}
+      : RawCall(calls, context, NeedsKey::kNo), health_(health) {}
 
   // Writes the status, if it is another; ends the call, if nobody reads it.
   void WriteNext();

@@ -50,6 +50,7 @@ InferenceService::InferenceService(const InferenceServiceOptions& options, Infer
   methods_["/grpc.health.v1.Health/Watch"] = [&calls, &health](Context* context) {
     return std::make_shared<HealthWatch>(calls, context, health);
   };
+  if (!options.reflection) return;
   methods_["/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"] = [&calls](Context* context) {
     return std::make_shared<ReflectionCall>(calls, context);
   };

@@ -31,6 +31,7 @@ namespace tramontane {
 struct InferenceServiceOptions {
   int32_t writer_threads = 1;  // hand results to gRPC
   int32_t max_streams = 2048;  // of the core; writers that may wait
+  bool reflection = true;      // is there
 };
 
 class InferenceService final : public grpc::CallbackGenericService {

@@ -18,17 +18,19 @@ int64_t Ns(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
 
 int64_t RawCall::NowNs() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
-RawCall::RawCall(GrpcCalls& calls, grpc::GenericCallbackServerContext* context)
+RawCall::RawCall(GrpcCalls& calls, grpc::GenericCallbackServerContext* context, NeedsKey needs_key)
     : calls_(calls),
       context_(context),
-      caller_(CallerOf(*context)),
       connection_(calls.connections.Find(context->peer())),
-      held_(calls.open.unread()) {}
+      held_(calls.open.unread()) {
+  stranger_ = IdentifyCaller(*context, calls.doorkeeper, needs_key == NeedsKey::kYes, &caller_);
+}
 
 void RawCall::Begin() {
   self_ = shared_from_this();
   if (connection_ != nullptr) connection_->CallBegan();
   if (const RpcError refusal = calls_.open.Add(this); !refusal.ok()) return Finish(ToGrpcStatus(refusal));
+  if (!stranger_.ok()) return Finish(ToGrpcStatus(stranger_));
   OnBegun();
 }
 

@@ -22,11 +22,15 @@ namespace tramontane {
 struct GrpcCalls {
   CallTable& open;
   GrpcConnections& connections;
+  const Doorkeeper& doorkeeper;
 };
+
+// Whether a call needs an API key, where there are any.
+enum class NeedsKey { kYes, kNo };
 
 class RawCall : public grpc::ServerGenericBidiReactor, public std::enable_shared_from_this<RawCall> {
  public:
-  RawCall(GrpcCalls& calls, grpc::GenericCallbackServerContext* context);
+  RawCall(GrpcCalls& calls, grpc::GenericCallbackServerContext* context, NeedsKey needs_key = NeedsKey::kYes);
   ~RawCall() override = default;
 
   // gRPC's thread. The message is asked for, or the call refused. Once.
@@ -65,7 +69,8 @@ class RawCall : public grpc::ServerGenericBidiReactor, public std::enable_shared
   // Its client was too slow.
   void EndLate();
 
-  const Caller caller_;
+  Caller caller_;      // constant once made
+  RpcError stranger_;  // not OK: its key is not valid
   const std::shared_ptr<GrpcConnection> connection_;
   std::shared_ptr<RawCall> self_;
   grpc::ByteBuffer message_;          // owned by gRPC while reading_

@@ -123,7 +123,7 @@ bool Connection::AnswersHeader() {
   Enter(Phase::kAnswering);
   answer_ = {.number = answer_.number + 1,
              .framing = {.request_id = header.request_id, .is_head = header.method == "HEAD"}};
-  Respond(answer_.number, *std::move(response));
+  Respond(answer_.number, *std::move(response), header);
   return true;
 }
 
@@ -141,7 +141,7 @@ void Connection::Dispatch() {
                          .is_chunked = arrived.is_http_1_1,
                          .keep_alive = arrived.keep_alive && !is_over_limit_}};
   Enter(Phase::kAnswering);
-  if (response) return Respond(answer_.number, *std::move(response));
+  if (response) return Respond(answer_.number, *std::move(response), arrived.request);
   const auto exchange =
       std::make_shared<ConnectionExchange>(shared_from_this(), answer_.number, std::move(arrived));
   answer_.exchange = exchange;

@@ -34,13 +34,13 @@ RemoteClient::RemoteClient(const RemoteClientOptions& options)
 
 RemoteClient::~RemoteClient() = default;
 
-std::shared_ptr<InferenceCall> RemoteClient::Generate(const Caller& /*caller*/, v1::GenerateRequest request,
+std::shared_ptr<InferenceCall> RemoteClient::Generate(const Caller& caller, v1::GenerateRequest request,
                                                       const InferenceCallOptions& options,
                                                       std::function<void()> on_ready, RpcError* refusal) {
-  return GenerateRemotely(*servers_, std::move(request), options, std::move(on_ready), refusal);
+  return GenerateRemotely(*servers_, caller, std::move(request), options, std::move(on_ready), refusal);
 }
 
-void RemoteClient::AskUnary(const Caller& /*caller*/, std::shared_ptr<const Message> request,
+void RemoteClient::AskUnary(const Caller& caller, std::shared_ptr<const Message> request,
                             std::unique_ptr<Message> response, Done<Message> done) {
   const google::protobuf::Descriptor* asked = request->GetDescriptor();
   const size_t servers = servers_->all().size();
@@ -56,7 +56,7 @@ void RemoteClient::AskUnary(const Caller& /*caller*/, std::shared_ptr<const Mess
                                          " servers, each of which lists its own sessions")),
                 *response);
   }
-  AskRemotely(*servers_, std::move(request), std::move(response), std::move(done));
+  AskRemotely(*servers_, caller, std::move(request), std::move(response), std::move(done));
 }
 
 bool RemoteClient::ready() const {

@@ -21,6 +21,7 @@ namespace tramontane {
 
 struct RemoteClientOptions {
   std::vector<std::string> backends;  // HOST:PORT of gRPC; at least one
+  std::string api_key = {};           // for all of them; "": none
   int64_t poll_interval_ms = 1000;    // between two questions for a server's load
   // Of the answer of a unary call, and of a Started with all its parts; 0: any.
   int64_t max_answer_bytes = int64_t{64} << 20;

@@ -23,9 +23,10 @@ constexpr char kMethod[] = "/tramontane.v1.Inference/Generate";
 // Held by its reader's handle and by the attempt in progress.
 class RemoteGeneration : public std::enable_shared_from_this<RemoteGeneration> {
  public:
-  RemoteGeneration(RemoteServers& servers, v1::GenerateRequest request, const InferenceCallOptions& options,
-                   std::function<void()> on_ready)
+  RemoteGeneration(RemoteServers& servers, const Caller& caller, v1::GenerateRequest request,
+                   const InferenceCallOptions& options, std::function<void()> on_ready)
       : servers_(servers),
+        caller_(caller.identity),
         request_(std::move(request)),
         correlation_id_(options.correlation_id.value_or("")),
         deadline_(options.deadline),
@@ -44,6 +45,7 @@ class RemoteGeneration : public std::enable_shared_from_this<RemoteGeneration> {
   void EndAttempt(const RpcError& outcome);
 
   RemoteServers& servers_;
+  const std::string caller_;  // whose identity
   const v1::GenerateRequest request_;
   const std::string correlation_id_;
   const std::optional<std::chrono::steady_clock::time_point> deadline_;
@@ -77,6 +79,7 @@ class RemoteGeneration::Attempt final
     if (!generation_->correlation_id_.empty()) {
       context_.AddMetadata(kCorrelationIdKey, generation_->correlation_id_);
     }
+    server.Sign(generation_->caller_, &context_);
     context_.set_initial_metadata_corked(true);  // goes with the request
   }
 
@@ -240,11 +243,12 @@ class RemoteCall final : public InferenceCall {
 
 }  // namespace
 
-std::shared_ptr<InferenceCall> GenerateRemotely(RemoteServers& servers, v1::GenerateRequest request,
+std::shared_ptr<InferenceCall> GenerateRemotely(RemoteServers& servers, const Caller& caller,
+                                                v1::GenerateRequest request,
                                                 const InferenceCallOptions& options,
                                                 std::function<void()> on_ready, RpcError* refusal) {
   auto generation =
-      std::make_shared<RemoteGeneration>(servers, std::move(request), options, std::move(on_ready));
+      std::make_shared<RemoteGeneration>(servers, caller, std::move(request), options, std::move(on_ready));
   if (!generation->Start(refusal)) return nullptr;
   return std::make_shared<RemoteCall>(std::move(generation));
 }

@@ -15,7 +15,8 @@
 namespace tramontane {
 
 // Null: nobody can take it; `refusal` says why. `servers` outlives the call.
-std::shared_ptr<InferenceCall> GenerateRemotely(RemoteServers& servers, v1::GenerateRequest request,
+std::shared_ptr<InferenceCall> GenerateRemotely(RemoteServers& servers, const Caller& caller,
+                                                v1::GenerateRequest request,
                                                 const InferenceCallOptions& options,
                                                 std::function<void()> on_ready, RpcError* refusal);
 

@@ -40,9 +40,10 @@ std::string SessionOf(const Message& request) {
 
 class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion> {
  public:
-  RemoteQuestion(RemoteServers& servers, std::shared_ptr<const Message> request,
+  RemoteQuestion(RemoteServers& servers, const Caller& caller, std::shared_ptr<const Message> request,
                  std::unique_ptr<Message> response, InferenceClient::Done<Message> done)
       : servers_(servers),
+        caller_(caller.identity),
         method_(MethodOf(*request->GetDescriptor())),
         request_(std::move(request)),
         response_(std::move(response)),
@@ -64,6 +65,7 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion> {
     };
     auto call = std::make_shared<OpenCall>();
     call->context.set_deadline(std::chrono::system_clock::now() + kTimeout);
+    server->Sign(caller_, &call->context);
     call->context.AddMetadata(kMaxMessageBytesKey, std::to_string(servers_.max_message_bytes()));
     if (!servers_.open_calls().Add(&call->context)) return false;
     call->count.calls = &servers_.open_calls();
@@ -100,6 +102,7 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion> {
   }
 
   RemoteServers& servers_;
+  const std::string caller_;  // whose identity
   const std::string method_;
   const std::shared_ptr<const Message> request_;
   const std::unique_ptr<Message> response_;
@@ -109,9 +112,9 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion> {
 
 }  // namespace
 
-void AskRemotely(RemoteServers& servers, std::shared_ptr<const Message> request,
+void AskRemotely(RemoteServers& servers, const Caller& caller, std::shared_ptr<const Message> request,
                  std::unique_ptr<Message> response, InferenceClient::Done<Message> done) {
-  std::make_shared<RemoteQuestion>(servers, std::move(request), std::move(response), std::move(done))
+  std::make_shared<RemoteQuestion>(servers, caller, std::move(request), std::move(response), std::move(done))
       ->Start();
 }
 

@@ -12,7 +12,8 @@
 namespace tramontane {
 
 // `response` has the type that answers `request`. `servers` outlives the call.
-void AskRemotely(RemoteServers& servers, std::shared_ptr<const google::protobuf::Message> request,
+void AskRemotely(RemoteServers& servers, const Caller& caller,
+                 std::shared_ptr<const google::protobuf::Message> request,
                  std::unique_ptr<google::protobuf::Message> response,
                  InferenceClient::Done<google::protobuf::Message> done);
 

@@ -101,11 +101,17 @@ void OpenCalls::CancelAndWait() {
 
 // ---- RemoteServer ------------------------------------------------------------------------------------
 
-RemoteServer::RemoteServer(const std::string& address, int64_t max_answer_bytes)
-    : address_(address),
+RemoteServer::RemoteServer(const std::string& address, int64_t max_answer_bytes, std::string api_key)
+    : api_key_(std::move(api_key)),
+      address_(address),
       channel_(ChannelTo(address, max_answer_bytes)),
       stub_(v1::Inference::NewStub(channel_)),
       raw_stub_(channel_) {}
+
+void RemoteServer::Sign(const std::string& caller, grpc::ClientContext* context) const {
+  if (!api_key_.empty()) context->AddMetadata("authorization", "Bearer " + api_key_);
+  if (!caller.empty()) context->AddMetadata(kTramontaneCallerKey, caller);
+}
 
 void RemoteServer::CallStarted() {
   ++open_calls_;
@@ -133,6 +139,7 @@ void RemoteServer::Poll(OpenCalls& open, int64_t timeout_ms) {
   auto question = std::make_shared<LoadQuestion>();
   question->context.set_wait_for_ready(true);
   question->context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+  Sign("", &question->context);
   if (!open.Add(&question->context)) return;
   question->count.calls = &open;
   stub_->async()->GetLoad(&question->context, &question->request, &question->response,
@@ -183,7 +190,7 @@ v1::GetLoadResponse RemoteServer::last_load() const {
 RemoteServers::RemoteServers(const RemoteClientOptions& options)
     : poll_interval_ms_(options.poll_interval_ms), max_answer_bytes_(options.max_answer_bytes) {
   for (const std::string& address : options.backends)
-    backends_.push_back(std::make_unique<RemoteServer>(address, max_answer_bytes_));
+    backends_.push_back(std::make_unique<RemoteServer>(address, max_answer_bytes_, options.api_key));
   poller_ = std::thread([this] { PollLoop(); });
 }
 

@@ -52,12 +52,16 @@ struct OpenCallCount {
 
 class RemoteServer {
  public:
-  RemoteServer(const std::string& address, int64_t max_answer_bytes);
+  // `api_key`: "": none.
+  RemoteServer(const std::string& address, int64_t max_answer_bytes, std::string api_key);
 
   const std::string& address() const { return address_; }
   // For calls by their path, whose answers come as bytes.
   using RawStub = grpc::TemplatedGenericStub<google::protobuf::Message, grpc::ByteBuffer>;
   RawStub& raw_stub() { return raw_stub_; }
+
+  // Says with our key whose call it is; `caller`: its identity, "": our own.
+  void Sign(const std::string& caller, grpc::ClientContext* context) const;
 
   // Connected and, by its health service, serving. Asks for a connection where there is none.
   bool up() const { return channel_->GetState(true) == GRPC_CHANNEL_READY; }
@@ -81,6 +85,7 @@ class RemoteServer {
   void OnLoad(const grpc::Status& status, const v1::GetLoadResponse& load, bool was_full);
   void LogChange();
 
+  const std::string api_key_;
   const std::string address_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Inference::Stub> stub_;

@@ -88,6 +88,8 @@ const std::vector<Setting>& ServeSettings() {
            "empty: nobody needs a key"),
       List("trusted_proxy", &C::trusted_proxy, "CIDR[,CIDR]", RangeFault,
            "proxies whose X-Forwarded-For says who asks: addresses, ADDRESS/BITS, or unix"),
+      OneOf("grpc_reflection", &C::grpc_reflection, {"auto", "on", "off"}, "auto|on|off",
+            "gRPC's service that tells clients which calls there are; auto: where nobody needs a key"),
       Switch("protect_metrics", &C::protect_metrics, "GET /metrics needs an API key too"),
       Switch("any_model", &C::any_model, "HTTP takes any model's name for the one that is served"),
       OneOf("strict_fields", &C::strict_fields, {"on", "off"}, "on|off",

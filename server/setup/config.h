@@ -48,6 +48,7 @@ struct ServeConfig {
   double http_last_words = static_cast<double>(HttpLimits{}.last_words_ms) / 1000;
   std::string api_keys;                    // file; "": nobody needs a key
   std::vector<std::string> trusted_proxy;  // whose X-Forwarded-For is believed
+  std::string grpc_reflection = "auto";    // auto: without keys; on, off
   bool protect_metrics = false;
   bool any_model = false;
   std::string strict_fields = "on";  // on, off
