@@ -18,15 +18,15 @@ bool FitsShare(int64_t mine, int64_t all, int64_t most) {
   return free >= 0 && mine <= kHeldOfFree * free && (!others_have_some || mine <= most / 2);
 }
 
-std::shared_ptr<ByteBudget::Part> ByteBudget::PartOf(const std::string& client) {
-  std::lock_guard lock(mutex_);
-  std::weak_ptr<Part>& known = parts_[client];
+std::shared_ptr<ByteBudget::Part> ByteBudget::PartOf(const std::string& client) const {
+  std::lock_guard lock(parts_->mutex);
+  std::weak_ptr<Part>& known = parts_->of_client[client];
   if (auto part = known.lock()) return part;
-  const auto forget = [this, client](Part* part) {
+  const auto forget = [parts = parts_, client](Part* part) {
     delete part;
-    std::lock_guard relock(mutex_);
-    const auto found = parts_.find(client);
-    if (found != parts_.end() && found->second.expired()) parts_.erase(found);
+    std::lock_guard relock(parts->mutex);
+    const auto found = parts->of_client.find(client);
+    if (found != parts->of_client.end() && found->second.expired()) parts->of_client.erase(found);
   };
   std::shared_ptr<Part> part(new Part(0), forget);
   known = part;

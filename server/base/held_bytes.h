@@ -1,11 +1,12 @@
 // ByteBudget: how many bytes all holders of one kind may hold together. HeldBytes: what one holder has of it,
-// for a client. A budget: any thread. A holder: one thread at a time, and no longer than its budget. Always:
+// for a client. A budget: any thread. A holder: one thread at a time; it holds
+// nothing any more when its budget ends. Always:
 // a budget's bytes are the sum of its holders', and what is kept was charged when it came, not when it was
 // announced.
 //
-// Shares: however greedy a client is, a seventh of what it holds stays free for the others, and it has no more
-// than half of the budget while another holds something. So one that comes finds room, also where several are
-// greedy; and one that is alone has seven eighths.
+// Shares: however greedy a client is, a seventh of what it holds stays free for the others, and it has no
+// more than half of the budget while another holds something. So one that comes finds room, also where
+// several are greedy; and one that is alone has seven eighths.
 #pragma once
 
 #include <atomic>
@@ -35,12 +36,16 @@ class ByteBudget {
   friend class HeldBytes;
   using Part = std::atomic<int64_t>;  // bytes of one client
 
-  std::shared_ptr<Part> PartOf(const std::string& client);
+  struct Parts {
+    std::mutex mutex;                                                // guards the rest
+    std::unordered_map<std::string, std::weak_ptr<Part>> of_client;  // those that have holders
+  };
+
+  std::shared_ptr<Part> PartOf(const std::string& client) const;
 
   const int64_t max_bytes_;
   std::atomic<int64_t> bytes_{0};
-  std::mutex mutex_;                                              // guards parts_
-  std::unordered_map<std::string, std::weak_ptr<Part>> parts_;  // of clients that have holders
+  const std::shared_ptr<Parts> parts_ = std::make_shared<Parts>();  // the holders of nothing may be the last
 };
 
 class HeldBytes {

@@ -40,11 +40,13 @@ struct GatewayArguments {
   GivenSettings flags;
 };
 
-// Those of `serve` that mean something here: HTTP's, and how to stop and log.
+// Those of `serve` that mean something here: HTTP's, what is kept for clients, and how to stop and log.
 bool MeansSomethingHere(std::string_view key) {
-  constexpr std::array<std::string_view, 10> kOthers = {
-      "api_keys",      "max_answer_bytes", "trusted_proxy", "protect_metrics", "any_model",
-      "strict_fields", "drain_delay",      "drain_timeout", "log_level",       "log_format"};
+  constexpr std::array<std::string_view, 11> kOthers = {
+      "api_keys",      "max_answer_bytes", "max_unread_answer_bytes",
+      "trusted_proxy", "protect_metrics",  "any_model",
+      "strict_fields", "drain_delay",      "drain_timeout",
+      "log_level",     "log_format"};
   return key.starts_with("http_") || std::find(kOthers.begin(), kOthers.end(), key) != kOthers.end();
 }
 
@@ -110,6 +112,8 @@ Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& con
   KeyedClient keyed(client);
   TM_ASSIGN_OR_RETURN(const KeptDoors doors, OpenDoors(config));
   GatewayOptions options = GatewayOptionsOf(config, doors.doorkeeper);
+  ByteBudget unread_answers(config.max_unread_answer_bytes);
+  options.unread_answers = &unread_answers;
   options.metrics = [&client] {
     return GatewayMetricsText(client.backends(),
                               {.dropped_log_lines = DroppedLogLines(), .reloads = ReloadCounts()});

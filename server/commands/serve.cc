@@ -145,14 +145,28 @@ void LogServerLimits(const ServerOptions& options) {
       options.field_limits.max_answer_bytes);
   log("max_sessions", options.sessions.max_sessions,
       "of more the oldest idle one of whoever has most goes; where none may go one more is refused");
-  if (options.session_dir.empty()) return;
-  const SessionDirLimits& files = options.session_dir_limits;
-  spdlog::info(
-      "limit: session_dir_size = {}: the oldest files of whoever has most go for another one; one "
-      "that is larger by itself is refused, FAILED_PRECONDITION",
-      files.max_bytes);
-  spdlog::info("limit: session_dir_files = {}: the oldest of whoever has most go for another one",
-               files.max_files);
+  if (!options.session_dir.empty()) {
+    const SessionDirLimits& files = options.session_dir_limits;
+    spdlog::info(
+        "limit: session_dir_size = {}: the oldest files of whoever has most go for another one; one "
+        "that is larger by itself is refused, FAILED_PRECONDITION",
+        files.max_bytes);
+    spdlog::info("limit: session_dir_files = {}: the oldest of whoever has most go for another one",
+                 files.max_files);
+  }
+  const auto log_http = [](const char* name, int64_t value, const char* one_more) {
+    spdlog::info("limit: {} = {}: {}", name, value, one_more);
+  };
+  log_http("max_unread_answer_bytes", options.max_unread_answer_bytes,
+           "an answer that finds no room for what its client does not take is refused, or its stream ended");
+  if (options.http_address.empty()) return;
+  const HttpLimits& limits = options.http_limits;
+  log_http("http_max_connections", limits.max_connections,
+           "for one more the one that waits longest is closed, or the new one gets 503");
+  log_http("http_max_header_bytes", limits.max_header_bytes, "a longer header is refused, 431");
+  log_http("http_max_header_fields", limits.max_header_fields, "a header with more fields is refused, 431");
+  log_http("http_max_body_bytes", limits.max_body_bytes, "a longer body is refused, 413");
+  log_http("http_max_held_body_bytes", limits.max_held_body_bytes, "a request beyond it is refused, 503");
 }
 
 ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& limits,

@@ -23,6 +23,7 @@ constexpr int32_t kMaxRefused = 256;  // connections over the limit that are tol
 // Of the open files that the system allows: for the rest of the process, and for new connections that are
 // told that there are too many.
 constexpr int64_t kKeptFiles = 16;
+constexpr int kAcceptedInARow = 16;
 constexpr int kSpareFiles = 16;  // for connections, where the system has no more open files
 constexpr std::chrono::milliseconds kRetryAccept{50};  // where there are no spare ones either
 
@@ -96,6 +97,7 @@ Status Acceptor::Listen(const std::string& wanted) {
   if (!fault) acceptor_.set_option(tcp::acceptor::reuse_address(true), fault);
   if (!fault) acceptor_.bind(endpoint, fault);
   if (!fault) acceptor_.listen(asio::socket_base::max_listen_connections, fault);
+  if (!fault) acceptor_.non_blocking(true, fault);
   if (fault) return Unavailable("http_address: cannot listen on " + wanted + ": " + fault.message());
   where.port = acceptor_.local_endpoint().port();
   address_ = ToString(where);
@@ -103,31 +105,40 @@ Status Acceptor::Listen(const std::string& wanted) {
   return Status::Ok();
 }
 
+// The system looks for a file before it looks whether somebody is there: so this waits for somebody first,
+// and a spare file is given up for nobody else.
 void Acceptor::Accept() {
-  const auto thread = threads_[next_thread_++ % threads_.size()];
-  acceptor_.async_accept(thread->context(), [this, thread](error_code fault, tcp::socket socket) {
+  acceptor_.async_wait(tcp::acceptor::wait_read, [this](error_code fault) {
     if (!acceptor_.is_open()) return;
-    const bool has_spare_file = std::exchange(spare_file_given_, false);
-    if (fault) return OnFault(fault);
-    if (!has_spare_file) spare_files_->Refill();
-    OnAccepted(thread, std::move(socket), has_spare_file);
-    Accept();
+    for (int i = 0; i < kAcceptedInARow && !fault; ++i) fault = AcceptOne();
+    if (!fault || fault == asio::error::would_block || fault == asio::error::connection_aborted) {
+      return Accept();
+    }
+    retry_.expires_after(kRetryAccept);
+    retry_.async_wait([this](error_code stopped) {
+      if (!stopped && acceptor_.is_open()) Accept();
+    });
+    // The next try finds the file of an idle connection, or a spare one.
+    MakeRoom(Line::kIdle, [this](bool found) {
+      if (!found) MakeRoom(Line::kOverLimit, [](bool) {});
+    });
   });
 }
 
-void Acceptor::OnFault(error_code fault) {
+error_code Acceptor::AcceptOne() {
   namespace errc = boost::system::errc;
+  const auto& thread = threads_[next_thread_ % threads_.size()];
+  tcp::socket socket(thread->context());
+  error_code fault;
+  acceptor_.accept(socket, fault);
   const bool no_file = fault == errc::too_many_files_open || fault == errc::too_many_files_open_in_system;
-  spare_file_given_ = no_file && spare_files_->GiveOne();
-  if (spare_file_given_) return Accept();
-  retry_.expires_after(kRetryAccept);
-  retry_.async_wait([this](error_code stopped) {
-    if (!stopped && acceptor_.is_open()) Accept();
-  });
-  // The next try finds the file of an idle connection, or a spare one.
-  MakeRoom(Line::kIdle, [this](bool found) {
-    if (!found) MakeRoom(Line::kOverLimit, [](bool) {});
-  });
+  const bool has_spare_file = no_file && spare_files_->GiveOne();
+  if (has_spare_file) acceptor_.accept(socket, fault);
+  if (fault || !has_spare_file) spare_files_->Refill();
+  if (fault) return fault;
+  ++next_thread_;
+  OnAccepted(thread, std::move(socket), has_spare_file);
+  return has_spare_file ? error_code(asio::error::would_block) : error_code();  // maybe nobody else is there
 }
 
 void Acceptor::OnAccepted(const std::shared_ptr<IoThread>& thread, tcp::socket socket, bool has_spare_file) {

@@ -38,7 +38,7 @@ class Acceptor {
     kOverFull,  // one more, too, of those that are over the limit
   };
 
-  void OnFault(boost::system::error_code fault);
+  boost::system::error_code AcceptOne();
   void OnAccepted(const std::shared_ptr<IoThread>& thread, boost::asio::ip::tcp::socket socket,
                   bool has_spare_file);
   Fullness FullnessWith(int any_file) const;
@@ -52,7 +52,6 @@ class Acceptor {
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer retry_;
   size_t next_thread_ = 0;
-  bool spare_file_given_ = false;  // for the next connection
   int64_t max_files_ = 0;
   std::string address_;
 };

@@ -67,7 +67,7 @@ void HandlerQueue::Done(const HandlerWork& work, int64_t took_ns) {
   Client& client = clients_.at(work.client);
   Update(client, [&] {
     --client.running;
-    client.used_ns += took_ns;
+    client.used_ns += std::max<int64_t>(1, took_ns);  // so that turns change
   });
   if (client.running == 0 && client.waiting == 0) clients_.erase(work.client);
 }

@@ -67,11 +67,14 @@ const std::vector<Setting>& ServeSettings() {
               "HTTP connections; for one more the one that waits longest is closed, or the new one gets 503"),
       Bytes("http_max_header_bytes", &C::http_max_header_bytes, 1 << 10, 1 << 20,
             "longest header of a request; more is refused with 431"),
+      Integer("http_max_header_fields", &C::http_max_header_fields, 1, 10'000, "N",
+              "fields of a request's header, with those behind a chunked body; more is refused with 431"),
       Bytes("http_max_body_bytes", &C::http_max_body_bytes, 1 << 10, 1 << 30,
             "longest body of a request, also decompressed; more is refused with 413"),
       Bytes("http_max_held_body_bytes", &C::http_max_held_body_bytes, 1 << 20, int64_t{1} << 40,
-            "requests that are not parsed yet, and prompts that wait to be sent, together; more are refused "
-            "with "
+            "headers of open requests, bodies that are not parsed yet, and prompts that wait to be sent, "
+            "together; "
+            "more are refused with "
             "503"),
       Seconds("http_read_timeout", &C::http_read_timeout, 0.01, 86400.0, "for a request to arrive; then 408"),
       Seconds("http_idle_timeout", &C::http_idle_timeout, 0.01, 86400.0,
@@ -223,6 +226,7 @@ HttpLimits HttpLimitsOf(const ServeConfig& config) {
   HttpLimits limits;
   limits.max_connections = static_cast<int32_t>(config.http_max_connections);
   limits.max_header_bytes = config.http_max_header_bytes;
+  limits.max_header_fields = static_cast<int32_t>(config.http_max_header_fields);
   limits.max_body_bytes = config.http_max_body_bytes;
   limits.max_held_body_bytes = config.http_max_held_body_bytes;
   limits.read_timeout_ms = ms(config.http_read_timeout);

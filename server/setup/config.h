@@ -38,6 +38,7 @@ struct ServeConfig {
   int64_t http_handler_threads = kDefaultHandlerThreads;
   int64_t http_max_connections = HttpLimits{}.max_connections;
   int64_t http_max_header_bytes = HttpLimits{}.max_header_bytes;
+  int64_t http_max_header_fields = HttpLimits{}.max_header_fields;
   int64_t http_max_body_bytes = HttpLimits{}.max_body_bytes;
   int64_t http_max_held_body_bytes = HttpLimits{}.max_held_body_bytes;
   double http_read_timeout =

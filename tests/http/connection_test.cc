@@ -61,13 +61,14 @@ class ConnectionTest : public ::testing::Test {
 
   ConnectionStage& stage() {
     if (stage_ == nullptr) {
-      stage_ = std::make_unique<ConnectionStage>(limits_, [this](const ExchangePtr& exchange) {
+      const auto handler = [this](const ExchangePtr& exchange) {
         if (exchange->request().method == "GET") return exchange->Respond(Text("at once"));
         exchange->RunOnHandler([this, exchange] {
           ++worked_;
           work_(exchange);
         });
-      });
+      };
+      stage_ = std::make_unique<ConnectionStage>(limits_, handler, unread_answers_);
     }
     return *stage_;
   }
@@ -77,6 +78,7 @@ class ConnectionTest : public ::testing::Test {
   }
 
   HttpLimits limits_;
+  ByteBudget* unread_answers_ = nullptr;  // the connections' own
   int worked_ = 0;
   std::vector<ExchangePtr> exchanges_;
   std::function<void(const ExchangePtr&)> work_ = [](const ExchangePtr& exchange) {
@@ -249,6 +251,167 @@ TEST_F(ConnectionTest, ARefusedRequestIsLetGoBeforeItsRefusalIsRead) {
   stage().Run();
   EXPECT_EQ(peer.received(), "");
   EXPECT_LE(stage().held_bytes(), static_cast<int64_t>(kReadAheadBytes));
+}
+
+TEST_F(ConnectionTest, AHeaderIsHeldUntilItsAnswerHasEndedAndALongOneNeedsRoom) {
+  limits_.max_held_body_bytes = 100'000;
+  KeepExchanges();
+  const std::string request = HttpPost("/x", "{}", {"A: " + std::string(30'000, 'a')});
+  for (int i = 0; i < 2; ++i) stage().Connect().Send(request);
+  stage().Run();
+  EXPECT_EQ(worked_, 2);
+  EXPECT_GE(stage().held_bytes(), 60'000) << "they are not answered";
+  StagePeer& long_header = stage().Connect();
+  long_header.Send(HttpGet("/x", {"A: " + std::string(30'000, 'a')}));
+  StagePeer& half_header = stage().Connect();
+  half_header.Send("GET /x HTTP/1.1\r\nA: " + std::string(30'000, 'a'));
+  StagePeer& short_header = stage().Connect();
+  short_header.Send(HttpGet("/x"));
+  stage().Run();
+  EXPECT_EQ(StatusOf(long_header), 503);
+  EXPECT_EQ(StatusOf(half_header), 503);
+  EXPECT_EQ(StatusOf(short_header), 200);
+  exchanges_[0]->Respond(Text("done"));
+  exchanges_.erase(exchanges_.begin());
+  stage().Run();
+  EXPECT_LT(stage().held_bytes(), 40'000);
+}
+
+// ---- shares ----------------------------------------------------------------------------------------
+
+TEST_F(ConnectionTest, AnAddressThatHoldsAllItMayLeavesRoomForAnother) {
+  limits_.max_held_body_bytes = kMiB;
+  for (int i = 0; i < 20; ++i) stage().Connect().Send(Announce(100'000) + std::string(90'000, 'a'));
+  stage().Run();
+  StagePeer& same = stage().Connect();
+  same.Send(HttpPost("/x", std::string(90'000, 'a')));
+  StagePeer& other = stage().ConnectFrom("192.0.2.7");
+  other.Send(HttpPost("/x", std::string(90'000, 'a')));
+  stage().Run();
+  EXPECT_EQ(StatusOf(same), 503);
+  EXPECT_EQ(StatusOf(other), 200);
+}
+
+TEST_F(ConnectionTest, WhatAnAddressSendsInMassesLetsAnothersPass) {
+  std::string order;
+  work_ = [&order](const ExchangePtr& exchange) {
+    order += exchange->request().path;
+    exchange->Respond(Text("read"));
+  };
+  const auto from_a_network = [&](const std::string& address, const std::string& path) {
+    stage().ConnectFrom(address).Send(HttpPost(path, "{}"));
+  };
+  stage().handlers_run = false;
+  for (int i = 0; i < 10; ++i) from_a_network("2001:db8:1:2::" + std::to_string(i), "/a");
+  from_a_network("2001:db8:1:3::1", "/b");
+  stage().Run();
+  stage().handlers_run = true;
+  stage().Run();
+  EXPECT_LE(order.find("/b"), 2u) << order;
+}
+
+TEST_F(ConnectionTest, AGzipIsAsLongAsWhatComesOutOfIt) {
+  std::string order;
+  work_ = [&order](const ExchangePtr& exchange) {
+    order += exchange->request().path;
+    exchange->Respond(Text("read"));
+  };
+  stage().handlers_run = stage().long_work_runs = false;
+  const std::string gzip = Gzipped(std::string(100'000, ' '));
+  ASSERT_LT(gzip.size(), 1000u);
+  stage().Connect().Send(HttpPost("/gzip", gzip, {"Content-Encoding: GZIP"}));
+  stage().Connect().Send(HttpPost("/long", std::string(100'000, ' ')));
+  stage().Connect().Send(HttpPost("/short", "{}"));
+  stage().Run();
+  stage().handlers_run = true;
+  stage().Run();
+  EXPECT_EQ(order, "/short");
+  stage().long_work_runs = true;
+  stage().Run();
+  EXPECT_EQ(order, "/short/gzip/long");
+}
+
+// ---- answers that nobody takes ---------------------------------------------------------------------
+
+class UnreadAnswerTest : public ConnectionTest {
+ protected:
+  UnreadAnswerTest() { unread_answers_ = &budget_; }
+  // A client that takes nothing of an answer of so many bytes.
+  StagePeer& Ask(int64_t bytes, size_t room = 0, const std::string& address = "127.0.0.1") {
+    work_ = [bytes](const ExchangePtr& exchange) {
+      exchange->Respond(Text(std::string(static_cast<size_t>(bytes), 'x')));
+    };
+    StagePeer& peer = stage().Connect(room, address);
+    peer.Send(HttpPost("/x", "{}"));
+    stage().Run();
+    return peer;
+  }
+
+  ByteBudget budget_{10 * kMiB};
+};
+
+TEST_F(UnreadAnswerTest, AreHeldUntilTheyAreTakenAndThenLetGo) {
+  StagePeer& peer = Ask(4 * kMiB, 100'000);
+  EXPECT_GE(budget_.bytes(), 4 * kMiB - 200'000);
+  peer.MakeRoom(3 * kMiB);
+  stage().Run();
+  EXPECT_LE(budget_.bytes(), 2 * kMiB) << "what is taken is given back at once";
+  peer.MakeRoom(2 * kMiB);
+  stage().Run();
+  EXPECT_EQ(budget_.bytes(), 0);
+  const std::string body = ParseReply(peer.received()).body;
+  EXPECT_EQ(body, std::string(4 * kMiB, 'x'));
+}
+
+TEST_F(UnreadAnswerTest, OneThatFindsNoRoomIsRefusedByNameAndNothingOfItHeld) {
+  for (int i = 0; i < 3; ++i) Ask(3 * kMiB - 1000);
+  const int64_t held = budget_.bytes();
+  EXPECT_LE(held, 9 * kMiB);
+  StagePeer& refused = Ask(3 * kMiB, SIZE_MAX / 2);
+  const HttpReply reply = ParseReply(refused.received());
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_NE(reply.body.find("too_many_unread_answer_bytes"), std::string::npos) << reply.body;
+  EXPECT_EQ(reply.Header("retry-after"), "1");
+  EXPECT_EQ(budget_.bytes(), held);
+  StagePeer& small = Ask(1000, SIZE_MAX / 2);
+  EXPECT_EQ(StatusOf(small), 200) << "what is taken at once needs no room";
+  EXPECT_EQ(StatusOf(Ask(kMiB, SIZE_MAX / 2, "192.0.2.7")), 200) << "another's share";
+}
+
+TEST_F(UnreadAnswerTest, AreFreedByTheClockHoweverTheirClientsDawdle) {
+  StagePeer& silent = Ask(4 * kMiB);
+  stage().Advance(limits_.write_timeout_ms + 1000);
+  EXPECT_TRUE(silent.server_has_closed());
+  EXPECT_EQ(budget_.bytes(), 0);
+  StagePeer& crumbs = Ask(8 * kMiB);
+  int64_t waited_ms = 0;
+  for (; waited_ms < 1000 * limits_.write_timeout_ms && !crumbs.server_has_closed(); waited_ms += 30'000) {
+    crumbs.MakeRoom(kLeastTakenBytes / 2);
+    stage().Advance(30'000);
+  }
+  EXPECT_LE(waited_ms, 3 * limits_.write_timeout_ms) << "of a long one a part of it has to be taken";
+  EXPECT_EQ(budget_.bytes(), 0);
+}
+
+TEST_F(UnreadAnswerTest, AStreamThatFindsNoRoomEnds) {
+  for (int i = 0; i < 3; ++i) Ask(3 * kMiB - 1000);
+  KeepExchanges();
+  const auto listener = std::make_shared<CountingListener>();
+  StagePeer& peer = stage().Connect(/*room=*/1000);
+  peer.Send(HttpPost("/x", "{}"));
+  stage().Run();
+  exchanges_[0]->Listen(listener);
+  exchanges_[0]->StartStream(Text("begun"));
+  exchanges_[0]->Write(std::string(static_cast<size_t>(3 * kMiB), 'y'));
+  stage().Run();
+  EXPECT_TRUE(peer.server_has_closed());
+  EXPECT_EQ(listener->hang_ups, 1);
+}
+
+TEST_F(UnreadAnswerTest, SmallOnesInMassesAreHeldToo) {
+  for (int i = 0; i < 300; ++i) Ask(60'000);
+  EXPECT_LE(budget_.bytes(), budget_.max_bytes() * 7 / 8);
+  EXPECT_LT(stage().open_connections(), 200) << "who takes nothing where there is no room is let go";
 }
 
 // ---- reading ahead ---------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 #include "server/http/server.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -473,6 +475,65 @@ TEST_F(HttpServerTest, TheConnectionThatWaitsLongestMakesRoomForANewOne) {
   EXPECT_EQ(second.ReadToEnd(), "") << "it has waited longest";
   first.Send(HttpGet("/x"));
   EXPECT_EQ(first.Read().status, 200);
+}
+
+TEST_F(HttpServerTest, RoomIsLookedForOnEveryThread) {
+  options_.limits.max_connections = 4;
+  options_.io_threads = 2;
+  std::atomic<int> seen{0};
+  Given<ExchangePtr> given[2];
+  StartServer([&](ExchangePtr exchange) {
+    const int at = seen++;
+    if (exchange->request().path == "/busy") return given[at / 2].Give(std::move(exchange));
+    exchange->Respond(Text("read"));
+  });
+  // Every second connection is on the other thread: all of one of them are busy.
+  std::vector<std::unique_ptr<HttpTestClient>> clients;
+  std::vector<ExchangePtr> busy;
+  for (int i = 0; i < 4; ++i) {
+    HttpTestClient& client = *clients.emplace_back(std::make_unique<HttpTestClient>(address()));
+    client.Send(HttpGet(i % 2 == 0 ? "/busy" : "/idle"));
+    if (i % 2 == 0) {
+      busy.push_back(given[i / 2].Wait());
+    } else {
+      EXPECT_EQ(client.Read().status, 200);
+    }
+  }
+  EXPECT_EQ(Fetch(address(), HttpGet("/x")).status, 200);
+  EXPECT_EQ(clients[1]->ReadToEnd(), "") << "it has waited longest";
+  for (const ExchangePtr& exchange : busy) exchange->Respond(Text("done"));
+}
+
+TEST_F(HttpServerTest, ProbesAreAnsweredWhereAllFilesAreTaken) {
+  options_.limits.max_connections = 100;
+  auto server = HttpServer::Start(options_, [](const ExchangePtr& exchange) {
+    if (exchange->request().path == "/health") return exchange->Respond(Text("up"));
+    exchange->RunOnHandler([exchange] { exchange->Respond(Text("read")); });
+  });
+  ASSERT_TRUE(server.ok()) << server.status();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  // Files of this process for the clients, and then none.
+  std::vector<int> files;
+  const auto take_all = [&files] {
+    for (int file; (file = dup(0)) >= 0;) files.push_back(file);
+  };
+  rlimit few = before;
+  const int probe = dup(0);
+  few.rlim_cur = static_cast<rlim_t>(probe) + 40;
+  close(probe);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  take_all();
+  for (int i = 0; i < 40; ++i) {
+    close(files.back());  // for the client's side
+    files.pop_back();
+    const bool is_probe = i % 2 == 0;
+    const HttpReply reply = Fetch((*server)->address(), is_probe ? HttpGet("/health") : HttpPost("/x", "{}"));
+    EXPECT_EQ(reply.status, is_probe ? 200 : 503) << i;
+    take_all();
+  }
+  for (const int file : files) close(file);
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST_F(HttpServerTest, ARequestThatDoesNotEndInTimeIs408) {

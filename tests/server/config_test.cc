@@ -97,14 +97,16 @@ TEST(ConfigTest, OriginsAndHostsAreListsOfWhatCanBeOne) {
 TEST(ConfigTest, HttpsBoundsAreSettingsWithTheTransportsDefaults) {
   ServeConfig config;
   EXPECT_EQ(HttpLimitsOf(config), HttpLimits{});
-  EXPECT_THAT(ApplyConfigJson(
-                  R"({"http_max_connections": 7, "http_max_header_bytes": "2KiB", "http_max_body_bytes": 3000,
+  EXPECT_THAT(
+      ApplyConfigJson(
+          R"({"http_max_connections": 7, "http_max_header_bytes": "2KiB", "http_max_header_fields": 50, "http_max_body_bytes": 3000,
                                   "http_max_held_body_bytes": "4MiB", "http_read_timeout": 0.5, "http_idle_timeout": 6,
                                   "http_write_timeout": 7.5, "http_silence": 0, "http_last_words": 0.25})",
-                  &config),
-              IsEmpty());
+          &config),
+      IsEmpty());
   const HttpLimits expected = {.max_connections = 7,
                                .max_header_bytes = 2048,
+                               .max_header_fields = 50,
                                .max_body_bytes = 3000,
                                .max_held_body_bytes = 4 << 20,
                                .read_timeout_ms = 500,

@@ -115,8 +115,8 @@ ConnectionStage::ConnectionStage(const HttpLimits& limits, HttpServer::Handler h
 
 ConnectionStage::~ConnectionStage() {
   CloseAll();
-  TM_CHECK(state_->held_bytes.bytes() == 0 && state_->unread_answers.bytes() == 0 && state_->connections == 0 &&
-               state_->open_exchanges == 0,
+  TM_CHECK(state_->held_bytes.bytes() == 0 && state_->unread_answers.bytes() == 0 &&
+               state_->connections == 0 && state_->open_exchanges == 0,
            "%lld bytes, %lld connections, %lld exchanges are left",
            static_cast<long long>(state_->held_bytes.bytes()), static_cast<long long>(state_->connections),
            static_cast<long long>(state_->open_exchanges));
@@ -144,7 +144,7 @@ StagePeer& ConnectionStage::Connect(size_t room, const std::string& address, boo
 
 bool ConnectionStage::RunHandler() {
   if (!handlers_run) return false;
-  std::optional<HandlerWork> work = handlers_.Pop(/*may_be_long=*/true);
+  std::optional<HandlerWork> work = handlers_.Pop(long_work_runs);
   if (!work) return false;
   thread_->RunElsewhere(std::exchange(work->run, nullptr));
   handlers_.Done(*work, 0);
@@ -168,7 +168,7 @@ void ConnectionStage::Advance(int64_t ms) {
 
 void ConnectionStage::CloseAll() {
   thread_->CloseAll();
-  handlers_run = true;
+  handlers_run = long_work_runs = true;
   Run();
 }
 

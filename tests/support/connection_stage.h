@@ -63,6 +63,7 @@ class ConnectionStage {
   // Until nothing moves any more. Without handler threads what they have been given waits.
   void Run();
   bool handlers_run = true;
+  bool long_work_runs = true;
   // Time passes, in steps as short as a server's.
   void Advance(int64_t ms);
   // As HttpServer::Stop does.
