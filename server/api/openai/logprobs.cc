@@ -7,6 +7,7 @@
 
 #include "kernels/core/utf8.h"
 #include "server/api/shared/json.h"
+#include "server/call/answer_cost.h"
 
 namespace tramontane {
 namespace {
@@ -203,6 +204,10 @@ void AppendDecoded(int32_t id, const std::string& bytes, float logprob, int64_t 
 
 std::string PromptLogprobs(const v1::Started& started, const AnswerOptions& options) {
   std::string out = "[null";
+  int64_t entries = 1;
+  for (const v1::TokenLogprob& token : started.prompt_logprobs())
+    entries += ScoreEntries(1, token.top_size());
+  out.reserve(static_cast<size_t>(entries * kScoreTextBytes));  // memory that is not written costs nothing
   for (const v1::TokenLogprob& token : started.prompt_logprobs()) {
     out += ",{";
     AppendDecoded(token.token_id(), token.token_bytes(), token.logprob(), token.rank(), &out);
@@ -214,7 +219,8 @@ std::string PromptLogprobs(const v1::Started& started, const AnswerOptions& opti
     }
     out += '}';
   }
-  return out + "]";
+  out += ']';
+  return out;
 }
 
 }  // namespace tramontane

@@ -14,7 +14,7 @@ std::optional<ApiError> AnswerRoom::Hold(int64_t bytes) {
     error.retry_after_ms = 0;  // it would again
     return ToApiError(error);
   }
-  if (!held_ || held_->TrySet(bytes)) return std::nullopt;
+  if (!held_ || bytes == held_->bytes() || held_->TrySet(bytes)) return std::nullopt;
   return ToApiError(UnavailableError("TOO_MANY_ANSWER_BYTES",
                                      "the answers that clients have not taken yet hold more than " +
                                          std::to_string(held_->budget().max_bytes()) +
