@@ -72,10 +72,8 @@ const std::vector<Setting>& ServeSettings() {
       Bytes("http_max_body_bytes", &C::http_max_body_bytes, 1 << 10, 1 << 30,
             "longest body of a request, also decompressed; more is refused with 413"),
       Bytes("http_max_held_body_bytes", &C::http_max_held_body_bytes, 1 << 20, int64_t{1} << 40,
-            "headers of open requests, bodies that are not parsed yet, and prompts that wait to be sent, "
-            "together; "
-            "more are refused with "
-            "503"),
+            "headers of open requests, bodies not parsed yet and prompts that wait, together; more are "
+            "refused with 503"),
       Seconds("http_read_timeout", &C::http_read_timeout, 0.01, 86400.0, "for a request to arrive; then 408"),
       Seconds("http_idle_timeout", &C::http_idle_timeout, 0.01, 86400.0,
               "between two requests of a connection; then it is closed"),

@@ -16,7 +16,7 @@ bool FoundNoRoom(const RpcError& error) {
 
 constexpr int64_t kCallBytes = 512;  // of one that waits: its place here, and the names of its fields
 
-int64_t BytesOf(const v1::GenerateRequest& request) {
+int64_t HeldBytesOf(const v1::GenerateRequest& request) {
   return kCallBytes + static_cast<int64_t>(request.SpaceUsedLong());
 }
 
@@ -51,7 +51,7 @@ CallWindow::CallWindow(InferenceClient& client, std::vector<v1::GenerateRequest>
 bool CallWindow::HoldRequests(HeldBytes share) {
   if (requests_.size() == 1) return true;  // it is sent at once
   int64_t bytes = 0;
-  for (const v1::GenerateRequest& request : requests_) bytes += BytesOf(request);
+  for (const v1::GenerateRequest& request : requests_) bytes += HeldBytesOf(request);
   if (!share.TrySet(bytes)) return false;
   held_.emplace(std::move(share));
   return true;
@@ -115,7 +115,7 @@ void CallWindow::NoteUnderWay(size_t call) {
   --waiting_;
   ++under_way_;
   most_waiting_ = std::min(2 * most_waiting_, kMaxWaitingCalls);
-  if (held_) held_->Set(held_->bytes() - BytesOf(requests_[call]));
+  if (held_) held_->Set(held_->bytes() - HeldBytesOf(requests_[call]));
   requests_[call] = {};
 }
 
