@@ -121,6 +121,9 @@ Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& con
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<Gateway> gateway, Gateway::Start(std::move(options), keyed));
   // A server may also come later: until then /ready says 503.
   if (!WaitForBackend(client)) spdlog::warn("no server is up yet of {}", fmt::join(arguments.backends, ", "));
+  spdlog::info(
+      "limit: messages of a server = {} bytes, {} of texts and lists: a longer one is 502 bad_gateway",
+      kMaxShortMessageBytes, kMaxLongMessageBytes);
   starting.Release();
   const nlohmann::json ready = {{"http", gateway->address()}};
   std::printf("ready %s\n", ready.dump().c_str());

@@ -19,12 +19,16 @@
 
 namespace tramontane {
 
+// Of one message of a server: what gRPC's clients take by default, and so the most that servers send of what
+// can come in several; and the answer of a call that has one, as long as what it is asked.
+inline constexpr int kMaxShortMessageBytes = 4 << 20;
+inline constexpr int kMaxLongMessageBytes = 64 << 20;
+
 struct RemoteClientOptions {
-  std::vector<std::string> backends;  // HOST:PORT of gRPC; at least one
-  std::string api_key = {};           // for all of them; "": none
-  int64_t poll_interval_ms = 1000;    // between two questions for a server's load
-  // Of the answer of a unary call, and of a Started with all its parts; 0: any.
-  int64_t max_answer_bytes = int64_t{64} << 20;
+  std::vector<std::string> backends;              // HOST:PORT of gRPC; at least one
+  std::string api_key = {};                       // for all of them; "": none
+  int64_t poll_interval_ms = 1000;                // between two questions for a server's load
+  int64_t max_answer_bytes = int64_t{256} << 20;  // of a Started with all its parts; 0: any
 };
 
 // How one server looks from here.

@@ -66,7 +66,7 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion> {
     auto call = std::make_shared<OpenCall>();
     call->context.set_deadline(std::chrono::system_clock::now() + kTimeout);
     server->Sign(caller_, &call->context);
-    call->context.AddMetadata(kMaxMessageBytesKey, std::to_string(servers_.max_message_bytes()));
+    call->context.AddMetadata(kMaxMessageBytesKey, std::to_string(kMaxLongMessageBytes));
     if (!servers_.open_calls().Add(&call->context)) return false;
     call->count.calls = &servers_.open_calls();
     const auto on_status = [self = shared_from_this(), server, call](const grpc::Status& status) {

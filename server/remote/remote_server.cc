@@ -1,5 +1,6 @@
 #include "server/remote/remote_server.h"
 
+#include <grpcpp/resource_quota.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -18,20 +19,15 @@ constexpr int kLongestReconnectMs = 2000;
 constexpr int kKeepaliveMs = 30'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
 
-// What gRPC's clients take of a message by default, and so the most that servers send of what can come in
-// several.
-constexpr int64_t kMaxMessageBytes = 4 << 20;
+// Of what is on its way from one server. gRPC looks at a message's length when it has all of it: this is what
+// ends a message that is far longer than it may be.
+constexpr size_t kMemoryBytes = size_t{128} << 20;
 // The calls whose answers are as long as what they are asked, or kept.
 constexpr const char* kLongCalls[] = {"Tokenize", "Detokenize", "RenderChat", "ListSessions"};
 
-int64_t MostMessageBytes(int64_t max_answer_bytes) {
-  constexpr int64_t kMost = INT32_MAX;  // that gRPC can be told of
-  return max_answer_bytes > 0 ? std::min(max_answer_bytes, kMost) : kMost;
-}
-
 // With this gRPC itself watches the health service: the channel is READY only while it says SERVING.
 // (pick_first, the default policy, does not look.) And it ends a call whose server sends a longer message.
-std::string ServiceConfig(int64_t max_message_bytes) {
+std::string ServiceConfig() {
   std::string long_calls;
   for (const char* call : kLongCalls) {
     long_calls += std::string(long_calls.empty() ? "" : ", ") +
@@ -40,16 +36,18 @@ std::string ServiceConfig(int64_t max_message_bytes) {
   return R"({"loadBalancingConfig": [{"round_robin": {}}],
              "healthCheckConfig": {"serviceName": "tramontane.v1.Inference"},
              "methodConfig": [{"name": [)" +
-         long_calls + R"(], "maxResponseMessageBytes": )" + std::to_string(max_message_bytes) + R"(},
+         long_calls + R"(], "maxResponseMessageBytes": )" + std::to_string(kMaxLongMessageBytes) + R"(},
                               {"name": [{"service": "tramontane.v1.Inference"}], "maxResponseMessageBytes": )" +
-         std::to_string(kMaxMessageBytes) + "}]}";
+         std::to_string(kMaxShortMessageBytes) + "}]}";
 }
 
-std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, int64_t max_answer_bytes) {
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
   grpc::ChannelArguments arguments;
-  const int64_t max_message_bytes = MostMessageBytes(max_answer_bytes);
-  arguments.SetMaxReceiveMessageSize(static_cast<int>(std::max(max_message_bytes, kMaxMessageBytes)));
-  arguments.SetServiceConfigJSON(ServiceConfig(max_message_bytes));
+  arguments.SetMaxReceiveMessageSize(kMaxLongMessageBytes);
+  arguments.SetServiceConfigJSON(ServiceConfig());
+  grpc::ResourceQuota memory;
+  memory.Resize(kMemoryBytes);
+  arguments.SetResourceQuota(memory);
   // The bounds are of what comes over the wire: what is compressed can be any number of times as long.
   arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
@@ -101,10 +99,10 @@ void OpenCalls::CancelAndWait() {
 
 // ---- RemoteServer ------------------------------------------------------------------------------------
 
-RemoteServer::RemoteServer(const std::string& address, int64_t max_answer_bytes, std::string api_key)
+RemoteServer::RemoteServer(const std::string& address, std::string api_key)
     : api_key_(std::move(api_key)),
       address_(address),
-      channel_(ChannelTo(address, max_answer_bytes)),
+      channel_(ChannelTo(address)),
       stub_(v1::Inference::NewStub(channel_)),
       raw_stub_(channel_) {}
 
@@ -190,7 +188,7 @@ v1::GetLoadResponse RemoteServer::last_load() const {
 RemoteServers::RemoteServers(const RemoteClientOptions& options)
     : poll_interval_ms_(options.poll_interval_ms), max_answer_bytes_(options.max_answer_bytes) {
   for (const std::string& address : options.backends)
-    backends_.push_back(std::make_unique<RemoteServer>(address, max_answer_bytes_, options.api_key));
+    backends_.push_back(std::make_unique<RemoteServer>(address, options.api_key));
   poller_ = std::thread([this] { PollLoop(); });
 }
 
@@ -215,8 +213,6 @@ RemoteServer* RemoteServers::HomeOf(const std::string& session) const {
   RemoteServer* home = backends_[hash % backends_.size()].get();
   return home->up() ? home : nullptr;
 }
-
-int64_t RemoteServers::max_message_bytes() const { return MostMessageBytes(max_answer_bytes_); }
 
 void RemoteServers::Close() {
   {

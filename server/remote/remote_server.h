@@ -53,7 +53,7 @@ struct OpenCallCount {
 class RemoteServer {
  public:
   // `api_key`: "": none.
-  RemoteServer(const std::string& address, int64_t max_answer_bytes, std::string api_key);
+  RemoteServer(const std::string& address, std::string api_key);
 
   const std::string& address() const { return address_; }
   // For calls by their path, whose answers come as bytes.
@@ -114,7 +114,6 @@ class RemoteServers {
   const std::vector<std::unique_ptr<RemoteServer>>& all() const { return backends_; }
   OpenCalls& open_calls() { return open_calls_; }
   int64_t max_answer_bytes() const { return max_answer_bytes_; }  // 0: any
-  int64_t max_message_bytes() const;                              // of a unary answer; of gRPC at most
 
   void Close();  // stops asking, cancels every call, waits for their end
 
