@@ -1,5 +1,7 @@
 #include "server/server.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -46,6 +48,28 @@ GrpcDoorOptions GrpcOptions(const ServerOptions& options) {
           .write_timeout = options.grpc_write_timeout};
 }
 
+// The doors share the system's files: where it has fewer than both may want, gRPC's connections get half at
+// most, and HTTP's the rest but for what the process needs itself.
+void ShareFiles(ServerOptions* options) {
+  constexpr int64_t kOwnFiles = 64;
+  const int64_t grpc = options->grpc_max_connections;
+  const int64_t http = options->http_address.empty() ? 0 : options->http_limits.max_connections;
+  rlimit limit{};
+  if (grpc == 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const auto wanted = std::min<rlim_t>(limit.rlim_max, static_cast<rlim_t>(grpc + http + 512));
+  if (limit.rlim_cur < wanted) {
+    limit.rlim_cur = wanted;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    getrlimit(RLIMIT_NOFILE, &limit);
+  }
+  const int64_t files = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, 1 << 30)) - kOwnFiles;
+  if (files >= grpc + http) return;
+  const int64_t half = std::max<int64_t>(1, files / 2);
+  options->grpc_max_connections = static_cast<int32_t>(std::min(grpc, std::max(half, files - http)));
+  options->http_limits.max_connections =
+      static_cast<int32_t>(std::min(http, std::max<int64_t>(1, files - options->grpc_max_connections)));
+}
+
 }  // namespace
 
 struct Server::Impl {
@@ -63,7 +87,8 @@ struct Server::Impl {
   Status StartAdmin(const ServerOptions& options);
 };
 
-StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
+  ShareFiles(&options);
   std::shared_ptr<SessionFiles> files;
   if (!options.session_dir.empty()) {
     TM_ASSIGN_OR_RETURN(files, SessionFiles::Open(options.session_dir, options.session_dir_limits));

@@ -58,7 +58,7 @@ struct ServerOptions {
 class Server {
  public:
   // Listens. UNAVAILABLE naming the setting, the address and the cause when that fails.
-  static StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
+  static StatusOr<std::unique_ptr<Server>> Start(ServerOptions options);
   ~Server();  // as Stop
 
   // Requests are answered and health is SERVING from now on.

@@ -200,6 +200,9 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
   options.sessions.ttl_ns = static_cast<int64_t>(config.session_ttl * 1e9);
   options.writer_threads = static_cast<int32_t>(config.writer_threads);
   options.grpc_memory_bytes = config.grpc_memory;
+  options.grpc_max_connections = static_cast<int32_t>(config.grpc_max_connections);
+  options.grpc_read_timeout = config.grpc_read_timeout;
+  options.grpc_write_timeout = config.grpc_write_timeout;
   return options;
 }
 

@@ -17,7 +17,7 @@ RpcError CallTable::Add(RawCall* call) {
     std::lock_guard lock(mutex_);
     const int64_t taken = static_cast<int64_t>(calls_.size());
     calls_.insert(call);
-    Share& share = shares_[call->caller().identity];
+    Share& share = shares_[call->share()];
     const int32_t of_share = share.calls++ - share.refused;
     is_over = of_share >= options_.max_of_address || taken >= int64_t{2} * options_.max_of_address;
     if (is_over) {
@@ -35,30 +35,22 @@ RpcError CallTable::Add(RawCall* call) {
 void CallTable::Remove(RawCall* call) {
   std::lock_guard lock(mutex_);
   if (calls_.erase(call) == 0) return;
-  const auto share = shares_.find(call->caller().identity);
-  share->second.bytes -= call->held_.bytes();
+  const auto share = shares_.find(call->share());
   call->held_.Set(0);
   if (call->refused_) --share->second.refused;
   if (--share->second.calls == 0) shares_.erase(share);
 }
 
 bool CallTable::TryHold(RawCall* call, int64_t bytes) {
-  if (bytes <= kFreeBytes) bytes = 0;
   std::lock_guard lock(mutex_);
-  if (calls_.count(call) == 0) return false;
-  Share& share = shares_[call->caller().identity];
-  const int64_t more = bytes - call->held_.bytes();
-  if (more > 0 && share.bytes + more > unread_.max_bytes() / 2) return false;
-  if (!call->held_.TrySet(bytes)) return false;
-  share.bytes += more;
-  return true;
+  return calls_.contains(call) && call->held_.TrySet(bytes <= kFreeBytes ? 0 : bytes);
 }
 
 RpcError CallTable::NoRoomError() const {
-  return BusyError("UNREAD_ANSWERS", "clients have not taken more than " +
-                                         std::to_string(unread_.max_bytes()) +
-                                         " bytes of their answers (max_unread_answers), or those at this "
-                                         "address half of that");
+  return BusyError(
+      "UNREAD_ANSWERS",
+      "clients have yet to take the answers that they were sent: " + std::to_string(unread_.max_bytes()) +
+          " bytes together (max_unread_answer_bytes), of which one address has a share");
 }
 
 // Under the lock, which keeps the calls: gRPC tells a call of its end on threads of its own.

@@ -3,7 +3,7 @@
 //
 // Any thread.
 // Always: a call that is one too many is refused, and who goes on regardless is hung up on; one address has
-// at most half of the calls, and of the bytes.
+// at most half of the calls, and its share of the bytes (held_bytes.h).
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,6 @@ class CallTable {
   struct Share {
     int32_t calls = 0;
     int32_t refused = 0;  // of them
-    int64_t bytes = 0;
   };
 
   const CallTableOptions options_;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "server/base/peer_address.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/message_parts.h"
 #include "server/grpc/raw_message.h"
@@ -21,8 +22,9 @@ int64_t RawCall::NowNs() { return std::chrono::steady_clock::now().time_since_ep
 RawCall::RawCall(GrpcCalls& calls, grpc::GenericCallbackServerContext* context, NeedsKey needs_key)
     : calls_(calls),
       context_(context),
+      share_(AddressShare(AddressOfGrpcPeer(context->peer()))),
       connection_(calls.connections.Find(context->peer())),
-      held_(calls.open.unread()) {
+      held_(calls.open.unread(), share_) {
   stranger_ = IdentifyCaller(*context, calls.doorkeeper, needs_key == NeedsKey::kYes, &caller_);
 }
 

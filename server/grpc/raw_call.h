@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "server/call/caller.h"
 #include "server/grpc/call_metadata.h"
@@ -37,6 +38,7 @@ class RawCall : public grpc::ServerGenericBidiReactor, public std::enable_shared
   void Begin();
 
   const Caller& caller() const { return caller_; }
+  const std::string& share() const { return share_; }               // of the door's limits (AddressShare)
   GrpcConnection* connection() const { return connection_.get(); }  // null: not told from others
   static int64_t NowNs();                                           // of the clocks
 
@@ -71,6 +73,7 @@ class RawCall : public grpc::ServerGenericBidiReactor, public std::enable_shared
 
   Caller caller_;      // constant once made
   RpcError stranger_;  // not OK: its key is not valid
+  const std::string share_;
   const std::shared_ptr<GrpcConnection> connection_;
   std::shared_ptr<RawCall> self_;
   grpc::ByteBuffer message_;          // owned by gRPC while reading_

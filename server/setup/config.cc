@@ -186,6 +186,12 @@ const std::vector<Setting>& ServeSettings() {
       Bytes("grpc_memory", &C::grpc_memory, 16 << 20, int64_t{1} << 40,
             "what messages of all gRPC calls may take while they come; calls beyond end with "
             "RESOURCE_EXHAUSTED"),
+      Integer("grpc_max_connections", &C::grpc_max_connections, 0, 1 << 20, "N",
+              "gRPC connections; a new one is closed unless one without a call can make room; 0: no limit"),
+      Seconds("grpc_read_timeout", &C::grpc_read_timeout, 0, 86400.0,
+              "for a gRPC call's message to come; then DEADLINE_EXCEEDED; 0: any time"),
+      Seconds("grpc_write_timeout", &C::grpc_write_timeout, 0, 86400.0,
+              "for a gRPC client to take a message, or each 4 MiB of it; then the call ends; 0: any time"),
       Seconds("step_timeout", &C::step_timeout, 0, 86400.0,
               "/health is 503 when the engine has had work and made no step for so long; 0: never"),
       Seconds(

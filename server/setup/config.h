@@ -93,6 +93,9 @@ struct ServeConfig {
   int64_t session_dir_files = 4096;
   int64_t writer_threads = 1;
   int64_t grpc_memory = 256 << 20;
+  int64_t grpc_max_connections = 1024;  // 0: no limit
+  double grpc_read_timeout = 30.0;      // seconds, as the next; 0: any time
+  double grpc_write_timeout = 30.0;
   double step_timeout = 300.0;  // seconds; 0: none
   double drain_delay = 0;       // seconds
   double drain_timeout = 30.0;  // seconds

@@ -1,0 +1,415 @@
+// What the gRPC door bounds by itself: connections, calls that are open, messages that come and go, however
+// slow or false their clients are; and gRPC's own services, which are calls like others.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <google/protobuf/io/gzip_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include "grpc/health/v1/health.pb.h"
+#include "grpc/reflection/v1alpha/reflection.pb.h"
+#include "server/base/file_descriptor.h"
+#include "server/core/candidate_scores.h"
+#include "server/grpc/connections.h"
+#include "server/grpc/raw_message.h"
+#include "server/grpc/reflection.h"
+#include "tests/server/scripted_server.h"
+
+namespace tramontane {
+namespace {
+
+using namespace std::chrono_literals;
+using grpc::health::v1::HealthCheckResponse;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kTokenize[] = "/tramontane.v1.Inference/Tokenize";
+constexpr char kInfo[] = "/tramontane.v1.Inference/GetServerInfo";
+constexpr char kWatch[] = "/grpc.health.v1.Health/Watch";
+
+std::string Gzip(const std::string& text) {
+  std::string packed;
+  google::protobuf::io::StringOutputStream out(&packed);
+  google::protobuf::io::GzipOutputStream gzip(&out);
+  google::protobuf::io::CodedOutputStream(&gzip).WriteString(text);
+  gzip.Close();
+  return packed;
+}
+
+grpc::ByteBuffer BytesOf(const std::string& text) {
+  const grpc::Slice slice(text);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+// One call by hand: what is not asked for is not done.
+class HandCall {
+ public:
+  HandCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method)
+      : call_(grpc::GenericStub(channel).PrepareCall(&context_, method, &queue_)) {
+    call_->StartCall(nullptr);
+    Wait();
+  }
+  ~HandCall() {
+    context_.TryCancel();
+    if (!finished_) Finish();
+    queue_.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_.Next(&tag, &ok)) {
+    }
+  }
+
+  bool Write(const std::string& bytes) {
+    call_->WriteLast(BytesOf(bytes), grpc::WriteOptions(), nullptr);
+    return Wait();
+  }
+  bool Read(google::protobuf::Message* message) {
+    grpc::ByteBuffer bytes;
+    call_->Read(&bytes, nullptr);
+    return Wait() && ParseMessage(bytes, message).ok();
+  }
+  grpc::Status Finish() {
+    grpc::Status status;
+    call_->Finish(&status, nullptr);
+    Wait();
+    finished_ = true;
+    return status;
+  }
+
+ private:
+  bool Wait() {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue_.Next(&tag, &ok) && ok;
+  }
+
+  grpc::ClientContext context_;
+  grpc::CompletionQueue queue_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+  bool finished_ = false;
+};
+
+std::string LongTokenize() {
+  v1::TokenizeRequest request;
+  for (int i = 0; i < 60'000; ++i) request.mutable_text()->append("a b ");
+  return request.SerializeAsString();
+}
+
+// ---- connections --------------------------------------------------------------------------------
+
+// A connection of an address, as the door has it, and the client's end.
+struct Pair {
+  explicit Pair(const char* address, uint16_t port) {
+    std::array<int, 2> files{};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, files.data()), 0);
+    server = std::make_unique<FileDescriptor>(files[0]);
+    client = std::make_unique<FileDescriptor>(files[1]);
+    auto& in = reinterpret_cast<sockaddr_in&>(peer);
+    in.sin_family = AF_INET;
+    in.sin_port = htons(port);
+    inet_pton(AF_INET, address, &in.sin_addr);
+    name = std::string("ipv4:") + address + ":" + std::to_string(port);
+  }
+  bool IsClosed() const {
+    char byte = 0;
+    return recv(client->get(), &byte, 1, MSG_DONTWAIT) == 0;
+  }
+
+  std::unique_ptr<FileDescriptor> server, client;
+  sockaddr_storage peer{};
+  std::string name;
+};
+
+TEST(GrpcConnections, WhereAllAreTakenTheOneWithoutACallForLongestMakesRoom) {
+  GrpcConnections table({.max_connections = 3});
+  std::array pairs = {Pair("10.0.0.1", 1), Pair("10.0.0.2", 1), Pair("10.0.0.3", 1)};
+  for (const Pair& pair : pairs) EXPECT_TRUE(table.Add(pair.server->get(), pair.peer));
+  table.Find(pairs[0].name)->CallBegan();
+  const Pair fourth("10.0.0.4", 1);
+  EXPECT_TRUE(table.Add(fourth.server->get(), fourth.peer));
+  EXPECT_FALSE(pairs[0].IsClosed()) << "it has a call";
+  EXPECT_TRUE(pairs[1].IsClosed());
+  EXPECT_FALSE(pairs[2].IsClosed());
+  EXPECT_EQ(table.size(), 3);
+  for (const Pair* pair : {&pairs[2], &fourth}) table.Find(pair->name)->CallBegan();
+  const Pair fifth("10.0.0.5", 1);
+  EXPECT_FALSE(table.Add(fifth.server->get(), fifth.peer)) << "all have calls";
+  table.Find(fourth.name)->CallEnded();
+  EXPECT_TRUE(table.Add(fifth.server->get(), fifth.peer));
+  EXPECT_TRUE(fourth.IsClosed());
+}
+
+TEST(GrpcConnections, AnAddressWithMoreThanHalfGivesWayToOthersWithItsCallsToo) {
+  GrpcConnections table({.max_connections = 4});
+  std::array greedy = {Pair("10.0.0.1", 1), Pair("10.0.0.1", 2), Pair("10.0.0.1", 3)};
+  const Pair idle("10.0.0.2", 1);
+  for (const Pair& pair : greedy) EXPECT_TRUE(table.Add(pair.server->get(), pair.peer));
+  for (const Pair& pair : greedy) table.Find(pair.name)->CallBegan();
+  EXPECT_TRUE(table.Add(idle.server->get(), idle.peer)) << "there is room: nobody has to go";
+  const Pair other("10.0.0.3", 1);
+  EXPECT_TRUE(table.Add(other.server->get(), other.peer));
+  EXPECT_TRUE(greedy[0].IsClosed());
+  EXPECT_FALSE(idle.IsClosed());
+  const Pair third("10.0.0.4", 1);
+  EXPECT_TRUE(table.Add(third.server->get(), third.peer));
+  EXPECT_TRUE(idle.IsClosed()) << "nobody has more than half any more";
+  EXPECT_FALSE(greedy[1].IsClosed());
+}
+
+TEST(GrpcConnections, WhatIsClosedCountsNoLonger) {
+  GrpcConnections table({.max_connections = 1});
+  auto first = std::make_unique<Pair>("10.0.0.1", 1);
+  EXPECT_TRUE(table.Add(first->server->get(), first->peer));
+  table.Find(first->name)->CallBegan();
+  EXPECT_EQ(table.Find("ipv4:10.0.0.1:2"), nullptr);
+  first = nullptr;
+  const Pair second("10.0.0.2", 1);  // most likely with the file's number of the first
+  EXPECT_TRUE(table.Add(second.server->get(), second.peer));
+  table.Sweep();
+  EXPECT_EQ(table.size(), 1);
+}
+
+TEST(GrpcConnections, NoLimitIsNone) {
+  GrpcConnections table({.max_connections = 0});
+  std::array pairs = {Pair("10.0.0.1", 1), Pair("10.0.0.1", 2)};
+  for (const Pair& pair : pairs) EXPECT_TRUE(table.Add(pair.server->get(), pair.peer));
+  EXPECT_EQ(table.size(), 2);
+}
+
+// A client of sockets, since one of gRPC's would not do this.
+class RawConnection {
+ public:
+  explicit RawConnection(const std::string& address) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+    Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    SendFrame(4, 0, 0, "");
+  }
+  bool Send(const std::string& bytes) {
+    return send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  }
+  bool SendFrame(char type, char flags, char stream, const std::string& bytes) {
+    const auto size = static_cast<uint32_t>(bytes.size());
+    const std::string head = {static_cast<char>(size >> 16),
+                              static_cast<char>(size >> 8),
+                              static_cast<char>(size),
+                              type,
+                              flags,
+                              0,
+                              0,
+                              0,
+                              stream};
+    return Send(head + bytes);
+  }
+  bool EndsWithin(std::chrono::milliseconds time) {
+    const auto end = std::chrono::steady_clock::now() + time;
+    while (std::chrono::steady_clock::now() < end) {
+      pollfd file = {.fd = socket_.get(), .events = POLLIN, .revents = 0};
+      poll(&file, 1, 100);
+      std::array<char, 4096> bytes;
+      if (file.revents != 0 && recv(socket_.get(), bytes.data(), bytes.size(), 0) <= 0) return true;
+    }
+    return false;
+  }
+
+ private:
+  FileDescriptor socket_;
+};
+
+TEST(GrpcDoor, IdleConnectionsKeepNobodyOut) {
+  ScriptedServerOptions options;
+  options.server.grpc_max_connections = 3;
+  ScriptedServer server(std::move(options));
+  std::vector<std::unique_ptr<RawConnection>> idle;
+  for (int i = 0; i < 8; ++i) idle.push_back(std::make_unique<RawConnection>(server.address()));
+  EXPECT_TRUE(idle[0]->EndsWithin(10s));
+  EXPECT_TRUE(server.client().GetServerInfo().ok());
+}
+
+TEST(GrpcDoor, AHeaderWithoutEndEndsItsConnection) {
+  ScriptedServer server;
+  RawConnection flood(server.address());
+  ASSERT_TRUE(flood.SendFrame(1, 0, 1, "\x82"));
+  const std::string fields(16'000, '\x82');  // :method GET, in a byte each
+  int frames = 0;
+  while (frames < 20'000 && flood.SendFrame(9, 0, 1, fields)) ++frames;
+  EXPECT_LT(frames, 20'000);
+  EXPECT_TRUE(server.client().GetServerInfo().ok());
+}
+
+// ---- calls --------------------------------------------------------------------------------------
+
+TEST(GrpcDoor, AMessageThatDoesNotComeEndsItsCall) {
+  ScriptedServerOptions options;
+  options.server.grpc_read_timeout = 0.05;
+  ScriptedServer server(std::move(options));
+  for (const char* method : {kTokenize, "/tramontane.v1.Inference/Generate", kWatch}) {
+    const grpc::Status status = HandCall(server.channel(), method).Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << method;
+    EXPECT_THAT(status.error_message(), HasSubstr("grpc_read_timeout"));
+  }
+}
+
+TEST(GrpcDoor, CallsOfAnAddressAreBoundedBeforeTheirMessagesCome) {
+  ScriptedServerOptions options;
+  options.server.max_streams = 1;
+  ScriptedServer server(std::move(options));
+  std::vector<std::unique_ptr<HandCall>> open;
+  for (int i = 0; i < 256; ++i) open.push_back(std::make_unique<HandCall>(server.channel(), kWatch));
+  // One connection may have 257, says gRPC itself; others of this address have none then.
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const auto other =
+      grpc::CreateCustomChannel(server.address(), grpc::InsecureChannelCredentials(), arguments);
+  open.push_back(std::make_unique<HandCall>(other, kInfo));
+  grpc::Status status;
+  for (int i = 0; i < 2 && status.ok(); ++i) {
+    open.push_back(std::make_unique<HandCall>(other, kInfo));
+    if (i == 1) status = open.back()->Finish();
+  }
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("may have 257"));
+  open.clear();
+  EXPECT_TRUE(server.client().GetServerInfo().ok());
+}
+
+TEST(GrpcDoor, UnreadAnswersHaveABudget) {
+  ScriptedServerOptions options;
+  options.server.max_unread_answer_bytes = 1 << 20;
+  ScriptedServer server(std::move(options));
+  const std::string request = LongTokenize();
+  auto first = std::make_unique<HandCall>(server.channel(), kTokenize);  // its answer is not read
+  first->Write(request);
+  grpc::Status status;
+  for (int i = 0; i < 1000 && status.ok(); ++i) status = RawCall(server.channel(), kTokenize, request);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_THAT(status.error_message(), AllOf(HasSubstr("max_unread_answer_bytes"), HasSubstr("1048576")));
+  v1::TokenizeResponse answer;
+  EXPECT_TRUE(first->Read(&answer));
+  EXPECT_GT(answer.ByteSizeLong(), size_t{300'000});
+  EXPECT_TRUE(first->Finish().ok());
+  status = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "");
+  for (int i = 0; i < 1000 && !status.ok(); ++i) status = RawCall(server.channel(), kTokenize, request);
+  EXPECT_TRUE(status.ok()) << "what is read is free again";
+}
+
+TEST(GrpcDoor, AnAnswerThatIsNotTakenEndsItsCallInTime) {
+  ScriptedServerOptions options;
+  options.server.grpc_write_timeout = 0.05;
+  ScriptedServer server(std::move(options));
+  HandCall call(server.channel(), kTokenize);
+  call.Write(LongTokenize());
+  EXPECT_EQ(call.Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+// ---- compressed messages ------------------------------------------------------------------------
+
+TEST(RawMessages, OneThatIsCompressedIsReadUpToItsBound) {
+  v1::TokenizeRequest request, read;
+  request.set_text(std::string(100'000, 'x'));
+  const std::string packed = Gzip(request.SerializeAsString());
+  EXPECT_LT(packed.size(), 1000u);
+  EXPECT_TRUE(ParseMessage(BytesOf(packed), &read).ok());
+  EXPECT_EQ(read.text(), request.text());
+  EXPECT_EQ(UnpackedBytes(BytesOf(packed)), static_cast<int64_t>(request.ByteSizeLong()));
+
+  const RpcError too_large = ParseMessage(BytesOf(Gzip(std::string(9 << 20, '\0'))), &read);
+  EXPECT_EQ(too_large.code, StatusCode::kResourceExhausted);
+  EXPECT_THAT(too_large.message(), HasSubstr("8388608"));
+
+  std::string lying = packed;
+  lying[lying.size() - 4] = 1;
+  lying[lying.size() - 3] = lying[lying.size() - 2] = lying[lying.size() - 1] = 0;
+  EXPECT_EQ(ParseMessage(BytesOf(lying), &read).code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(ParseMessage(BytesOf(packed.substr(0, 20)), &read).code, StatusCode::kInvalidArgument);
+}
+
+TEST(GrpcDoor, CompressedCallsAreAnswered) {
+  ScriptedServer server;
+  grpc::ClientContext context;
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  v1::TokenizeRequest request;
+  request.set_text(std::string(5000, 'x'));
+  v1::TokenizeResponse packed;
+  const grpc::Status status = server.stub().Tokenize(&context, request, &packed);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(packed.SerializeAsString(), server.client().Tokenize(request)->SerializeAsString());
+}
+
+// ---- gRPC's own services ------------------------------------------------------------------------
+
+TEST(GrpcDoor, WhoWatchesHealthIsToldOfEachChange) {
+  ScriptedServerOptions options;
+  options.serve = false;
+  ScriptedServer server(std::move(options));
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service("tramontane.v1.Inference");
+  HandCall watch(server.channel(), kWatch);
+  watch.Write(request.SerializeAsString());
+  HealthCheckResponse told;
+  ASSERT_TRUE(watch.Read(&told));
+  EXPECT_EQ(told.status(), HealthCheckResponse::NOT_SERVING);
+  server.Serve();
+  ASSERT_TRUE(watch.Read(&told));
+  EXPECT_EQ(told.status(), HealthCheckResponse::SERVING);
+  request.set_service("nobody");
+  HandCall unknown(server.channel(), kWatch);
+  unknown.Write(request.SerializeAsString());
+  ASSERT_TRUE(unknown.Read(&told));
+  EXPECT_EQ(told.status(), HealthCheckResponse::SERVICE_UNKNOWN);
+}
+
+TEST(Reflection, TellsServicesAndTheirFiles) {
+  grpc::reflection::v1alpha::ServerReflectionRequest request;
+  request.set_list_services("");
+  std::vector<std::string> names;
+  for (const auto& service : Reflect(request).list_services_response().service()) {
+    names.push_back(service.name());
+  }
+  EXPECT_THAT(names, ElementsAre("tramontane.v1.Inference", "grpc.health.v1.Health",
+                                 "grpc.reflection.v1alpha.ServerReflection"));
+  request.set_file_containing_symbol("tramontane.v1.GenerateRequest");
+  const auto by_symbol = Reflect(request).file_descriptor_response();
+  ASSERT_GE(by_symbol.file_descriptor_proto_size(), 1);
+  EXPECT_THAT(by_symbol.file_descriptor_proto(0), HasSubstr("tramontane/v1/inference.proto"));
+  request.set_file_by_filename("nobody.proto");
+  EXPECT_EQ(Reflect(request).error_response().error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+// ---- scores -------------------------------------------------------------------------------------
+
+TEST(CandidateScores, SumTheLogprobsOfEachCandidate) {
+  CandidateScores scores{.lengths = {2, 1}};
+  v1::GenerateResponse event;
+  for (const int id : {7, 8, 9}) {
+    v1::TokenLogprob* token = event.mutable_started()->add_prompt_logprobs();
+    token->set_token_id(id);
+    token->set_logprob(-static_cast<float>(id));
+  }
+  scores.Note(event);
+  ASSERT_EQ(scores.answer.candidates_size(), 2);
+  EXPECT_EQ(scores.answer.candidate_tokens(), 3);
+  EXPECT_EQ(scores.answer.candidates(0).logprob_sum(), -15);
+  EXPECT_THAT(scores.answer.candidates(0).token_ids(), ElementsAre(7, 8));
+  EXPECT_EQ(scores.answer.candidates(1).logprob_sum(), -9);
+  event.mutable_started()->mutable_prompt_logprobs()->RemoveLast();
+  CandidateScores failed{.lengths = {2, 1}};
+  failed.Note(event);
+  EXPECT_EQ(failed.answer.candidates_size(), 0);
+}
+
+}  // namespace
+}  // namespace tramontane
