@@ -201,6 +201,56 @@ TEST(Process, AHangUpThatIsIgnoredStaysIgnored) {
   EXPECT_EQ(served.program.Wait(), 0);
 }
 
+TEST(Process, ReadsItsKeysAgainOnAHangUpAndWritesNoneOfThem) {
+  const TempFolder folder;
+  const auto write_key = [&folder](const std::string& key) {
+    folder.Write("keys.json", R"({"keys":[{"name":"alice","key":")" + key + "\"}]}");
+  };
+  write_key("first-secret");
+  Served served({"--api-keys", folder.PathOf("keys.json"), "--log-level", "trace"});
+  const auto status_with = [&served](const std::string& key) {
+    return Fetch(served.http, HttpGet("/v1/models", {"Authorization: Bearer " + key})).status;
+  };
+  EXPECT_EQ(status_with("first-secret"), 200);
+  EXPECT_EQ(status_with("guessed-secret"), 401);
+  write_key("second-secret");
+  served.program.Signal(SIGHUP);
+  ASSERT_TRUE(served.program.HasSaid("its new content is in force"));
+  EXPECT_EQ(status_with("second-secret"), 200);
+  EXPECT_EQ(status_with("first-secret"), 401);
+  folder.Write("keys.json", "{\"keys\":[{\"key\":\"third-secret\"");
+  served.program.Signal(SIGHUP);
+  ASSERT_TRUE(served.program.HasSaid("was not taken: is not JSON"));
+  EXPECT_EQ(status_with("second-secret"), 200);
+  folder.Write("key", "second-secret\n");
+  std::vector<std::string> with_key = Story(served.address, "4");
+  with_key.insert(with_key.end(), {"--api-key-file", folder.PathOf("key")});
+  Program generate(with_key);
+  EXPECT_EQ(generate.Wait(), 0) << generate.err();
+  Program without(Story(served.address, "4"));
+  EXPECT_EQ(without.Wait(), 1);
+  EXPECT_THAT(without.err(), HasSubstr("UNAUTHENTICATED: the API key is missing or not valid"));
+  const HttpReply metrics = Fetch(served.http, HttpGet("/metrics"));
+  EXPECT_THAT(metrics.body,
+              HasSubstr("tramontane_reload_total{model_name=\"breeze\",what=\"keys\",outcome=\"taken\"} 1"));
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 0);
+  for (const std::string& text : {served.program.out(), served.program.err(), metrics.body, without.err()}) {
+    EXPECT_THAT(text, Not(HasSubstr("-secret")));
+  }
+}
+
+TEST(Process, AFaultOfItsKeysIsASentenceThatQuotesNone) {
+  const TempFolder folder;
+  folder.Write("keys.json", R"({"keys":[{"name":"a b","key":"hidden-secret"}]})");
+  std::vector<std::string> arguments = Served::Arguments();
+  arguments.insert(arguments.end(), {"--api-keys", folder.PathOf("keys.json")});
+  Program program(arguments);
+  EXPECT_EQ(program.Wait(), 1);
+  EXPECT_THAT(program.err(), HasSubstr("keys[0].name must have 1 to 64 of"));
+  EXPECT_THAT(program.err(), Not(HasSubstr("hidden-secret")));
+}
+
 // ---- standard error -----------------------------------------------------------------------------
 
 TEST(Process, AStandardErrorThatNobodyReadsStopsNothing) {

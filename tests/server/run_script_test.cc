@@ -35,6 +35,27 @@ TEST(RunScriptTest, RefusesAModelThatItDoesNotKnow) {
   EXPECT_EQ(two.err(), "--get smollm2 and some/folder: one model is served\n");
 }
 
+// The image's entry script, with a program that only says what it was asked.
+TEST(EntryScriptTest, OpensTheDoorsWithKeysOrWhereSomebodySaysThatTheyMayBeOpen) {
+  const TempFolder folder;
+  folder.Write("tramontane", "#!/bin/sh\necho \"$@\"\n");
+  fs::permissions(folder.PathOf("tramontane"), fs::perms::owner_all);
+  const auto run = [&folder](const std::string& settings) {
+    Program program({"-c", settings + " PATH=" + folder.path() + ":$PATH exec docker/entry.sh /model"},
+                    {.binary = "/bin/sh"});
+    const int status = program.Wait();
+    return std::to_string(status) + " " + program.out() + program.err();
+  };
+  const std::string keys = folder.PathOf("keys.json");
+  EXPECT_THAT(run("TRAMONTANE_KEYS=" + keys), StartsWith("1 tramontane: no API keys at " + keys));
+  EXPECT_EQ(run("TRAMONTANE_OPEN=1 TRAMONTANE_KEYS=" + keys),
+            "0 serve --grpc-address 0.0.0.0:50051 --http-address 0.0.0.0:8000 /model\n");
+  folder.Write("keys.json", "{}");
+  EXPECT_EQ(
+      run("TRAMONTANE_KEYS=" + keys),
+      "0 serve --grpc-address 0.0.0.0:50051 --http-address 0.0.0.0:8000 --api-keys " + keys + " /model\n");
+}
+
 // A checkout with one script of ours, where the programs that it runs only say so.
 struct HollowCheckout {
   TempFolder folder;

@@ -1,0 +1,140 @@
+// API keys, asked for at both doors of a server.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/access/doorkeeper.h"
+#include "tests/server/scripted_server.h"
+#include "tests/support/http_test_client.h"
+#include "tests/support/temp_folder.h"
+
+namespace tramontane {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kCompletion[] = R"({"prompt":[300,301,302],"max_tokens":2})";
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+class KeyedServer : public ::testing::Test {
+ protected:
+  KeyedServer() {
+    folder_.Write("keys.json", R"({"keys":[
+        {"name":"alice","key":"key-of-alice"},
+        {"name":"bob","key":"key-of-bob","models":["another"]},
+        {"name":"carol","key":"key-of-carol","max_concurrent":1},
+        {"name":"gate","key":"key-of-gate","gateway":true}]})");
+    std::vector<std::string> warnings;
+    ScriptedServerOptions options;
+    options.server.http_address = "127.0.0.1:0";
+    options.server.doorkeeper =
+        std::make_shared<const Doorkeeper>(*KeyRing::Open(folder_.PathOf("keys.json"), &warnings));
+    server_ = std::make_unique<ScriptedServer>(std::move(options));
+  }
+
+  HttpReply Ask(const std::string& request) const { return Fetch(server_->server().http_address(), request); }
+  static std::string WithKey(const std::string& request, const std::string& key) {
+    const size_t line = request.find("\r\n") + 2;
+    return request.substr(0, line) + "Authorization: Bearer " + key + "\r\n" + request.substr(line);
+  }
+  grpc::Status Generate(const Metadata& metadata) {
+    Stream stream(server_->stub(), RequestOfIds({300, 301, 302}, 2), metadata);
+    return stream.ReadAll();
+  }
+
+  TempFolder folder_;
+  std::unique_ptr<ScriptedServer> server_;
+};
+
+TEST_F(KeyedServer, WhatIsNoKeyIsRefusedWithTheSameBytesWhateverIsWrong) {
+  const HttpReply none = Ask(HttpPost("/v1/completions", kCompletion));
+  EXPECT_EQ(none.status, 401);
+  EXPECT_EQ(none.Header("www-authenticate"), "Bearer");
+  EXPECT_THAT(none.body, HasSubstr("\"type\":\"authentication_error\""));
+  EXPECT_THAT(none.body, HasSubstr("\"code\":\"invalid_api_key\""));
+  for (const std::string& key : {std::string("guess"), std::string(600, 'x'), std::string()}) {
+    EXPECT_EQ(Ask(WithKey(HttpPost("/v1/completions", kCompletion), key)).body, none.body) << key;
+  }
+  EXPECT_EQ(Ask(WithKey(HttpPost("/v1/completions", kCompletion), "key-of-alice")).status, 200);
+
+  const grpc::Status refused = Generate({});
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  for (const char* key : {"Bearer guess", "Basic key-of-alice", ""}) {
+    EXPECT_EQ(Generate({{"authorization", key}}).error_message(), refused.error_message()) << key;
+  }
+  EXPECT_TRUE(Generate({{"authorization", "Bearer key-of-alice"}}).ok());
+  EXPECT_TRUE(Generate({{"x-api-key", "key-of-alice"}}).ok());
+  EXPECT_EQ(server_->client().GetModel().status().code(), StatusCode::kUnauthenticated);
+}
+
+TEST_F(KeyedServer, TheAnswerComesBeforeTheBody) {
+  HttpTestClient client(server_->server().http_address());
+  ASSERT_TRUE(
+      client.Send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                  "Content-Length: 1000000\r\n\r\n"));
+  const HttpReply reply = client.Read();
+  EXPECT_EQ(reply.status, 401);
+  EXPECT_EQ(reply.Header("connection"), "close");
+}
+
+TEST_F(KeyedServer, ProbesPathsAndPreflightsNeedNone) {
+  for (const char* path : {"/health", "/ready", "/ping", "/version", "/metrics"}) {
+    EXPECT_EQ(Ask(HttpGet(path)).status, 200) << path;
+  }
+  EXPECT_EQ(Ask(HttpGet("/nowhere")).status, 404);
+  EXPECT_EQ(Ask("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 204);
+  for (const char* path : {"/v1/models", "/v1/sessions", "/load", "/openapi.json", "/tokenizer_info"}) {
+    EXPECT_EQ(Ask(HttpGet(path)).status, 401) << path;
+  }
+}
+
+TEST_F(KeyedServer, AKeyForOtherModelsSeesAndUsesNone) {
+  const HttpReply list = Ask(WithKey(HttpGet("/v1/models"), "key-of-bob"));
+  EXPECT_EQ(list.status, 200);
+  EXPECT_THAT(list.body, HasSubstr("\"data\":[]"));
+  const HttpReply refused = Ask(WithKey(HttpPost("/v1/completions", kCompletion), "key-of-bob"));
+  EXPECT_EQ(refused.status, 403);
+  EXPECT_THAT(refused.body, HasSubstr("permission_error"));
+  EXPECT_EQ(Generate({{"x-api-key", "key-of-bob"}}).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+}
+
+TEST_F(KeyedServer, AKeyHasAsManyRequestsAsItMayAtBothDoorsTogether) {
+  server_->model().SetStepTime(50'000'000);
+  const Metadata carol = {{"x-api-key", "key-of-carol"}};
+  Stream running(server_->stub(), RequestOfIds({300, 301, 302}, 20000), carol);
+  ASSERT_TRUE(running.Next());
+  const HttpReply refused = Ask(WithKey(HttpPost("/v1/completions", kCompletion), "key-of-carol"));
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(refused.body, HasSubstr("key_concurrency"));
+  EXPECT_EQ(refused.Header("x-should-retry"), "") << "time mends it";
+  EXPECT_TRUE(Generate({{"x-api-key", "key-of-alice"}}).ok()) << "others go on";
+  running.Cancel();
+  running.ReadAll();
+  server_->model().SetStepTime(0);
+  const auto is_free = [this] {
+    return Ask(WithKey(HttpPost("/v1/completions", kCompletion), "key-of-carol")).status == 200;
+  };
+  bool freed = false;
+  for (int tries = 0; tries < 600 && !freed; ++tries) freed = is_free();
+  EXPECT_TRUE(freed);
+}
+
+TEST_F(KeyedServer, SessionsAreTheirKeysOwnAndAGatewaySaysWhoseTheyAre) {
+  const std::string begin = R"({"prompt":[300,301,302],"max_tokens":2,"session":"tea"})";
+  EXPECT_EQ(Ask(WithKey(HttpPost("/v1/completions", begin), "key-of-alice")).status, 200);
+  const auto list = [this](const std::string& request) { return Ask(request).body; };
+  EXPECT_THAT(list(WithKey(HttpGet("/v1/sessions"), "key-of-alice")), HasSubstr("\"tea\""));
+  EXPECT_THAT(list(WithKey(HttpGet("/v1/sessions"), "key-of-carol")), Not(HasSubstr("\"tea\"")));
+  std::string through = WithKey(HttpGet("/v1/sessions"), "key-of-gate");
+  EXPECT_THAT(list(through), Not(HasSubstr("\"tea\"")));
+  through.insert(through.find("\r\n") + 2, "x-tramontane-caller: alice\r\n");
+  EXPECT_THAT(list(through), HasSubstr("\"tea\""));
+}
+
+}  // namespace
+}  // namespace tramontane
