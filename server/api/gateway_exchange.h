@@ -27,6 +27,7 @@ class GatewayExchange final : public HttpExchange {
   void Listen(std::shared_ptr<HttpListener> listener) override { inner_->Listen(std::move(listener)); }
   void Post(std::function<void()> work) override { inner_->Post(std::move(work)); }
   void RunOnHandler(std::function<void()> work) override { inner_->RunOnHandler(std::move(work)); }
+  bool TryOnHandler(std::function<void()> work) override { return inner_->TryOnHandler(std::move(work)); }
   HeldBytes NewShare() override { return inner_->NewShare(); }
 
  private:

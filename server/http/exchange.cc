@@ -54,6 +54,13 @@ void ConnectionExchange::RunOnHandler(std::function<void()> work) {
   if (!has_room) Refuse(TooManyWaiting());
 }
 
+bool ConnectionExchange::TryOnHandler(std::function<void()> work) {
+  return connection_->server().run_handler(
+      {.client = connection_->client(),
+       .bytes = HandlerWork::kLongBytes,
+       .run = [self = shared_from_this(), work = std::move(work)] { work(); }});
+}
+
 // What the work is measured by: a compressed body by what comes out of it.
 int64_t ConnectionExchange::WorkBytes() const {
   const auto sent = static_cast<int64_t>(request_.body.size());

@@ -34,6 +34,7 @@ class ConnectionExchange final : public HttpExchange,
   void Listen(std::shared_ptr<HttpListener> listener) override;
   void Post(std::function<void()> work) override { connection_->thread().Post(std::move(work)); }
   void RunOnHandler(std::function<void()> work) override;
+  bool TryOnHandler(std::function<void()> work) override;
   HeldBytes NewShare() override { return held_body_.Split(0); }
 
   // Answers in the place of whoever was to, and has not.

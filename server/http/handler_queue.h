@@ -23,7 +23,8 @@ struct HandlerWork {
   int64_t bytes = 0;   // what it is about
   std::function<void()> run;
 
-  bool is_long() const { return bytes >= int64_t{64} << 10; }
+  static constexpr int64_t kLongBytes = 64 << 10;
+  bool is_long() const { return bytes >= kLongBytes; }
 };
 
 class HandlerQueue {

@@ -88,9 +88,11 @@ class HttpExchange {
   virtual void Post(std::function<void()> work) = 0;
 
   // Runs `work` on a handler thread, where it may take its time, with the body decoded. A body that cannot be
-  // is answered instead. When `work` returns, the body is freed. Before anybody else is given the exchange;
-  // and again later, without a body, for what of an answer takes long. Not where the client has hung up.
+  // is answered instead. When `work` returns, the body is freed. Before anybody else is given the exchange.
   virtual void RunOnHandler(std::function<void()> work) = 0;
+  // And what of an answer takes long, later, whether or not the client is still there. False: too much waits,
+  // and nothing happens.
+  virtual bool TryOnHandler(std::function<void()> work) = 0;
 
   // A share of what all requests may hold (HttpLimits::max_held_body_bytes), empty yet: for what stays of a
   // body when that is freed. Not to outlive the exchange.

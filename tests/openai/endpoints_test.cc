@@ -46,8 +46,16 @@ class FakeExchange final : public HttpExchange {
   void Listen(std::shared_ptr<HttpListener> listener) override { listener_ = std::move(listener); }
   void Post(std::function<void()> work) override { work(); }
   void RunOnHandler(std::function<void()> work) override { work(); }
+  bool TryOnHandler(std::function<void()> work) override {
+    if (!has_room_for_long_work) return false;
+    ++long_work_;
+    work();
+    return true;
+  }
   HeldBytes NewShare() override { return HeldBytes(budget_); }
 
+  bool has_room_for_long_work = true;
+  int long_work() const { return long_work_; }
   bool answered() const { return answered_; }
   const HttpResponse& response() const { return response_; }
   Json json() const { return *ParseJson(response_.body); }
@@ -59,6 +67,7 @@ class FakeExchange final : public HttpExchange {
   }
 
   HttpRequest request_;
+  int long_work_ = 0;
   ByteBudget budget_{int64_t{1} << 30};
   std::shared_ptr<HttpListener> listener_;
   bool answered_ = false;
@@ -97,6 +106,25 @@ TEST_F(Endpoints, ChatWholeAndStreamedSayTheSame) {
   const auto stream = Ask(AnswerChatCompletions, messages + R"(,"stream":true})");
   EXPECT_THAT(stream->response().content_type, HasSubstr("text/event-stream"));
   EXPECT_THAT(stream->response().body, HasSubstr("data: [DONE]\n\n"));
+}
+
+TEST_F(Endpoints, ALongAnswerIsTheSameWhereNoHandlerHasTimeForIt) {
+  std::string ids = "7";
+  for (int i = 0; i < 5000; ++i) ids += ",7";
+  for (const std::string stream : {"false", "true"}) {
+    std::string bodies[2];
+    for (const bool has_room : {false, true}) {
+      const auto exchange = std::make_shared<FakeExchange>(
+          "/", R"({"echo":true,"logprobs":1,"prompt":[)" + ids + R"(],"stream":)" + stream + "}");
+      exchange->has_room_for_long_work = has_room;
+      AnswerCompletions({client_, options_, counts_, draining_}, exchange);
+      ASSERT_TRUE(exchange->answered());
+      bodies[has_room ? 1 : 0] = exchange->response().body;
+      EXPECT_EQ(exchange->long_work(), has_room ? 1 : 0) << stream;
+    }
+    EXPECT_THAT(bodies[0], HasSubstr("t2"));
+    EXPECT_EQ(bodies[0].size(), bodies[1].size());
+  }
 }
 
 std::string HeaderOf(const HttpResponse& response, const std::string& name) {

@@ -77,7 +77,7 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
   void OnReady(size_t call);
   void Pump();
   bool IsLong() const;
-  void Lend();
+  bool TryLend();
   void TakeBack(std::string bytes);
   // Tells the writer what the ready calls have. Returns what to send, to the last byte where all are done.
   std::string Work(const std::vector<size_t>& ready, const Exchange& exchange);
@@ -187,11 +187,7 @@ void Generation::Pump() {
   pumping_ = true;
   const auto self = shared_from_this();
   while (exchange_ != nullptr && !writing_ && !lent_ && !ready_.empty()) {
-    if (IsLong()) {
-      Lend();
-    } else {
-      Act(Work(std::exchange(ready_, {}), exchange_));
-    }
+    if (!IsLong() || !TryLend()) Act(Work(std::exchange(ready_, {}), exchange_));
   }
   pumping_ = false;
 }
@@ -201,14 +197,19 @@ bool Generation::IsLong() const {
   return std::any_of(ready_.begin(), ready_.end(), [this](size_t call) { return calls_.StartsLong(call); });
 }
 
-void Generation::Lend() {
+// False: the handlers have too much to do.
+bool Generation::TryLend() {
   lent_ = true;
   lagging_ = false;
-  exchange_->RunOnHandler(
-      [exchange = exchange_, self = shared_from_this(), ready = std::exchange(ready_, {})] {
-        const auto bytes = std::make_shared<std::string>(self->Work(ready, exchange));
-        exchange->Post([exchange, self, bytes] { self->TakeBack(std::move(*bytes)); });
-      });
+  std::vector<size_t> ready = std::exchange(ready_, {});
+  const bool is_taken = exchange_->TryOnHandler([exchange = exchange_, self = shared_from_this(), ready] {
+    const auto bytes = std::make_shared<std::string>(self->Work(ready, exchange));
+    exchange->Post([exchange, self, bytes] { self->TakeBack(std::move(*bytes)); });
+  });
+  if (is_taken) return true;
+  lent_ = false;
+  ready_ = std::move(ready);
+  return false;
 }
 
 void Generation::TakeBack(std::string bytes) {
