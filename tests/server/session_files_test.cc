@@ -349,8 +349,8 @@ TEST_F(SessionFolders, WhatHasASaltIsNotThereWithoutIt) {
 
 TEST_F(SessionFolders, TheOldestGoForAnother) {
   Bound({.max_bytes = 0, .max_files = 2});
-  SaveAs("a", "s1", 1);
-  SaveAs("a", "s2", 2);
+  SaveAs("a", "s1", 2);
+  SaveAs("a", "s2", 1);
   SaveAs("a", "s1", 3);
   EXPECT_TRUE(Has("a", "s2")) << "one that takes its own place pushes out none";
   SaveAs("a", "s3", 4);
@@ -382,6 +382,10 @@ TEST_F(SessionFolders, WhoeverHasMostMakesRoom) {
   SaveAs("b", "newer", 21);
   EXPECT_FALSE(Has("b", "old")) << "nobody has more than it would";
   EXPECT_TRUE(Has("a", "s7"));
+  Bound({.max_bytes = 0, .max_files = 3});
+  SaveAs("a", "last", 30);
+  EXPECT_FALSE(Has("a", "s7") || Has("a", "s8")) << "of two who have as much its own go first";
+  EXPECT_TRUE(Has("b", "new") && Has("b", "newer"));
 }
 
 TEST_F(SessionFolders, WhatIsTooLargeByItselfIsRefusedByName) {
