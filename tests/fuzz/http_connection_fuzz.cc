@@ -34,8 +34,10 @@ constexpr HttpLimits kLimits = {
     .max_header_bytes = 2000, .max_body_bytes = 20'000, .max_held_body_bytes = 100'000};
 constexpr size_t kMaxPeers = 8;
 constexpr size_t kMaxSteps = 200;
-// Of one connection: its body, what is read ahead, and behind a header half a line of it.
-constexpr int64_t kMaxHeldOfOne = 2 * 2000 + 20'000 + static_cast<int64_t>(kReadAheadBytes);
+// Of one connection: its header, whose fields take more than their bytes, behind it half a line, its body,
+// and what is read ahead.
+constexpr int64_t kMaxHeldOfOne =
+    3 * 2000 + 128 * kLimits.max_header_fields + 20'000 + static_cast<int64_t>(kReadAheadBytes);
 // Besides what is held: strings have up to twice the room that they need, and each client has its objects.
 constexpr int64_t kAllocatedOfOne = 100'000;
 
