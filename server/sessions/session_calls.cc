@@ -85,7 +85,9 @@ RpcError SessionCalls::Restore(const Caller& caller, const v1::RestoreSessionReq
   if (const std::string fault = SessionNameFault(key.name); !fault.empty()) return FieldError("name", fault);
   SessionState state;
   KvPages pages;
-  RpcError error = files_->Restore(key, request.cache_salt(), SavedModel(), &state, &pages);
+  // Without keys who asks is an address, which may be another one tomorrow.
+  const OthersFiles others = caller.key == nullptr ? OthersFiles::kRestored : OthersFiles::kNotThere;
+  RpcError error = files_->Restore(key, request.cache_salt(), others, SavedModel(), &state, &pages);
   if (!error.ok()) return error;
   state.kv_owner = std::make_shared<const KvOwner>();
   SessionLease lease;

@@ -167,12 +167,12 @@ RpcError SessionFiles::Write(const std::string& file_name, const std::function<b
   return fsync(folder) == 0 ? RpcError() : SystemError("the session was saved, its folder cannot be synced");
 }
 
-RpcError SessionFiles::Restore(const SessionKey& key, const std::string& cache_salt,
+RpcError SessionFiles::Restore(const SessionKey& key, const std::string& cache_salt, OthersFiles others,
                                const SavedSessionModel& model, SessionState* state, KvPages* pages) const {
   const std::string& name = key.name;
   // Not blocked by what is no file: a pipe.
   const FileDescriptor file(openat(folder_->descriptor(),
-                                   folder_->FileOf(name, cache_salt, key.caller).c_str(),
+                                   folder_->FileOf(name, cache_salt, key.caller, others).c_str(),
                                    O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (file.get() < 0 && errno == ENOENT) return NotSavedError(name);
   if (file.get() < 0 && errno == ELOOP) return FileError(name, "is a link, which is not followed");

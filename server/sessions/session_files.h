@@ -56,8 +56,8 @@ class SessionFiles {
   // pages: as they fit model.layout; of no token where the file has none. NOT_FOUND, also where it was saved
   // with another cache_salt; FAILED_PRECONDITION: it is a link, no file of ours, cut, damaged, of another
   // version, or of another model, KV type or name.
-  RpcError Restore(const SessionKey& key, const std::string& cache_salt, const SavedSessionModel& model,
-                   SessionState* state, KvPages* pages) const;
+  RpcError Restore(const SessionKey& key, const std::string& cache_salt, OthersFiles others,
+                   const SavedSessionModel& model, SessionState* state, KvPages* pages) const;
 
  private:
   explicit SessionFiles(std::unique_ptr<SessionFolder> folder) : folder_(std::move(folder)) {}

@@ -205,13 +205,13 @@ RpcError SessionFolder::MakeRoom(const std::string& file_name, int64_t bytes) co
   return {};
 }
 
-std::string SessionFolder::FileOf(std::string_view name, std::string_view cache_salt,
-                                  std::string_view owner) const {
+std::string SessionFolder::FileOf(std::string_view name, std::string_view cache_salt, std::string_view owner,
+                                  OthersFiles others) const {
   std::string own = SessionFileName(name, cache_salt, owner);
   struct stat about = {};
   if (fstatat(descriptor_, own.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0) return own;
   const std::vector<File> files = Files(own.substr(0, kHashDigits));
-  if (!files.empty()) return files.back().name;
+  if (others == OthersFiles::kRestored && !files.empty()) return files.back().name;
   // Of a version that left the salt out of the name; or of nobody's.
   return SessionFileName(name, "", "");
 }

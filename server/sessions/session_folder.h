@@ -22,6 +22,9 @@ struct SessionDirLimits {
   int64_t max_files = 4096;
 };
 
+// Which files a caller may restore besides its own and those that have no owner.
+enum class OthersFiles { kRestored, kNotThere };
+
 // "9f86d081884c7d65...-12ca17b49af22894....session"; without an owner the part from the dash on is left out.
 // Two sessions of one name and owner that differ in their salt have different files.
 std::string SessionFileName(std::string_view name, std::string_view cache_salt, std::string_view owner);
@@ -42,9 +45,10 @@ class SessionFolder {
   // FAILED_PRECONDITION: it is too large by itself. INTERNAL: what the system says.
   RpcError MakeRoom(const std::string& file_name, int64_t bytes) const;
 
-  // Which file of that name and salt that owner restores: its own; else what was saved last by anybody. It
-  // need not be there.
-  std::string FileOf(std::string_view name, std::string_view cache_salt, std::string_view owner) const;
+  // Which file of that name and salt that owner restores: its own; else what was saved last by anybody, or
+  // nobody's. It need not be there.
+  std::string FileOf(std::string_view name, std::string_view cache_salt, std::string_view owner,
+                     OthersFiles others) const;
 
   // What is written aside before it is renamed; while a process writes it, it holds a lock on it.
   static std::string AsideName(const std::string& file_name);

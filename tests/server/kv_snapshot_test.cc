@@ -186,7 +186,8 @@ class KvSnapshot : public ::testing::Test {
     PoolOfPages server(model_, pool);
     SessionState state;
     KvPages pages;
-    const RpcError error = files_->Restore({"", "s"}, "", server.model(), &state, &pages);
+    const RpcError error =
+        files_->Restore({"", "s"}, "", OthersFiles::kRestored, server.model(), &state, &pages);
     EXPECT_TRUE(error.ok()) << error.message();
     EXPECT_EQ(state.ids, state_.ids);
     EXPECT_EQ(state.context_policy, state_.context_policy);
@@ -210,7 +211,7 @@ class KvSnapshot : public ::testing::Test {
   RpcError Restore(const SavedSessionModel& model) {
     SessionState state;
     KvPages pages;
-    const RpcError error = files_->Restore({"", "s"}, "", model, &state, &pages);
+    const RpcError error = files_->Restore({"", "s"}, "", OthersFiles::kRestored, model, &state, &pages);
     if (!error.ok()) {
       EXPECT_TRUE(state.ids.empty());
       EXPECT_EQ(error.reason, "SESSION_FILE_UNUSABLE");
@@ -264,7 +265,8 @@ TEST_P(KvSnapshotOf, WhoPartsFromItBeforeItsEndIsRight) {
       PoolOfPages server(model_, pool);
       SessionState state;
       KvPages pages;
-      ASSERT_TRUE(files_->Restore({"", "s"}, "", server.model(), &state, &pages).ok());
+      ASSERT_TRUE(
+          files_->Restore({"", "s"}, "", OthersFiles::kRestored, server.model(), &state, &pages).ok());
       state.kv_owner = state_.kv_owner;
       server.Run(std::make_shared<KvTransfer>(TextOf(state), std::move(pages)));
       Ids prompt(state_.ids.begin(), state_.ids.begin() + parts);
@@ -286,7 +288,7 @@ TEST_F(KvSnapshot, APageThatLacksRowsIsNobodyElses) {
   PoolOfPages server(model_, {.page_size = 64});  // the window of the row at 170 begins at 131
   SessionState state;
   KvPages pages;
-  ASSERT_TRUE(files_->Restore({"", "s"}, "", server.model(), &state, &pages).ok());
+  ASSERT_TRUE(files_->Restore({"", "s"}, "", OthersFiles::kRestored, server.model(), &state, &pages).ok());
   state.kv_owner = state_.kv_owner;
   server.Run(std::make_shared<KvTransfer>(TextOf(state), std::move(pages)));
   const auto answer = server.Ask(SecondTurn());  // far behind the page's end at 192
@@ -628,7 +630,7 @@ TEST_F(KvSnapshot, ThatFindsNoRoomIsComputedAgain) {
   for (int i = 0; i < 10; ++i) server.engine().Step();
   SessionState state;
   KvPages pages;
-  ASSERT_TRUE(files_->Restore({"", "s"}, "", server.model(), &state, &pages).ok());
+  ASSERT_TRUE(files_->Restore({"", "s"}, "", OthersFiles::kRestored, server.model(), &state, &pages).ok());
   const auto written = std::make_shared<KvTransfer>(TextOf(state), std::move(pages));
   server.Run(written);
   EXPECT_EQ(written->tokens(), 0);
@@ -650,7 +652,7 @@ TEST_F(KvSnapshot, IsCopiedBetweenTheStepsOfOthers) {
     }
     SessionState state;
     KvPages pages;
-    ASSERT_TRUE(files_->Restore({"", "s"}, "", server.model(), &state, &pages).ok());
+    ASSERT_TRUE(files_->Restore({"", "s"}, "", OthersFiles::kRestored, server.model(), &state, &pages).ok());
     const auto written = std::make_shared<KvTransfer>(TextOf(state), std::move(pages));
     const auto read = std::make_shared<KvTransfer>(TextOf(state));
     ASSERT_TRUE(server.engine().engine().StartTransfer(written).ok());

@@ -52,7 +52,7 @@ class SessionFile : public ::testing::Test {
   }
   RpcError Restore(const std::string& name, const SavedSessionModel& model = kModel) {
     KvPages pages;
-    return files_->Restore({"", name}, state_.cache_salt, model, &restored_, &pages);
+    return files_->Restore({"", name}, state_.cache_salt, OthersFiles::kRestored, model, &restored_, &pages);
   }
   // Of a file that is there and cannot be used.
   void ExpectUnusable(const std::string& name, const std::string& why,
@@ -306,10 +306,10 @@ class SessionFolders : public SessionFile {
   }
   // None where it is not there.
   std::vector<int32_t> RestoreAs(const std::string& caller, const std::string& name,
-                                 const std::string& salt = "") {
+                                 const std::string& salt = "", OthersFiles others = OthersFiles::kRestored) {
     KvPages pages;
     restored_ = {};
-    const RpcError error = files_->Restore({caller, name}, salt, kModel, &restored_, &pages);
+    const RpcError error = files_->Restore({caller, name}, salt, others, kModel, &restored_, &pages);
     EXPECT_TRUE(error.ok() || error.reason == "SESSION_NOT_FOUND") << error.message();
     return restored_.ids;
   }
@@ -326,8 +326,11 @@ TEST_F(SessionFolders, ACallerIsGivenItsOwnAndElseWhatWasSavedLast) {
   EXPECT_THAT(RestoreAs("b", "s"), ElementsAre(4));
   EXPECT_THAT(RestoreAs("c", "s"), ElementsAre(4));
   EXPECT_THAT(RestoreAs("c", "t"), ElementsAre());
+  EXPECT_THAT(RestoreAs("b", "s", "", OthersFiles::kNotThere), ElementsAre(4));
+  EXPECT_THAT(RestoreAs("c", "s", "", OthersFiles::kNotThere), ElementsAre());
   state_.ids = {5};
   SaveAs("", "s", 0);
+  EXPECT_THAT(RestoreAs("c", "s", "", OthersFiles::kNotThere), ElementsAre(5)) << "nobody's";
   EXPECT_THAT(RestoreAs("c", "s"), ElementsAre(4)) << "nobody's is as old as it is";
 }
 
