@@ -9,8 +9,8 @@
 namespace tramontane {
 
 struct CandidateScores {
-  std::vector<int64_t> lengths;  // of the candidates, in tokens
-  v1::ScoreCandidatesResponse answer;
+  std::vector<int64_t> lengths = {};  // of the candidates, in tokens
+  v1::ScoreCandidatesResponse answer = {};
 
   // An event of the request, in order: a Started tells the logprobs of all candidates' tokens, one candidate
   // after the other; of a request that has failed it has fewer, and the answer none.

@@ -140,7 +140,7 @@ TEST(GrpcConnections, WhereAllAreTakenTheOneWithoutACallForLongestMakesRoom) {
   EXPECT_TRUE(pairs[1].IsClosed());
   EXPECT_FALSE(pairs[2].IsClosed());
   EXPECT_EQ(table.size(), 3);
-  for (const Pair* pair : {&pairs[2], &fourth}) table.Find(pair->name)->CallBegan();
+  for (const Pair* pair : {static_cast<const Pair*>(&pairs[2]), &fourth}) table.Find(pair->name)->CallBegan();
   const Pair fifth("10.0.0.5", 1);
   EXPECT_FALSE(table.Add(fifth.server->get(), fifth.peer)) << "all have calls";
   table.Find(fourth.name)->CallEnded();

@@ -51,7 +51,7 @@ TEST(Metrics, CountTheRequestsOfBothDoors) {
 
 TEST(Metrics, WhatHasNotReachedTheEngineWaitsToo) {
   const ScriptedServer server;
-  EXPECT_THAT(ServerMetricsText(server.served(), 0, /*waiting_at_doors=*/7),
+  EXPECT_THAT(ServerMetricsText(server.served(), {}, /*waiting_at_doors=*/7),
               HasSubstr(R"(vllm:num_requests_waiting{model_name="scripted"} 7)"));
 }
 
