@@ -15,6 +15,8 @@ constexpr Row kRows[] = {
     {"QUEUE_FULL", Remedy::kRoom},
     {"INPUT_QUEUE_FULL", Remedy::kRoom},
     {"TOO_MANY_STREAMS", Remedy::kRoom},
+    {"TOO_MANY_CALLS", Remedy::kRoom},
+    {"UNREAD_ANSWERS", Remedy::kRoom},
     // A key's own requests are in the way, wherever they run.
     {"KEY_CONCURRENCY", Remedy::kTime},
     // Others use what is asked for, and it is on this server alone: a session has one home.
@@ -23,11 +25,13 @@ constexpr Row kRows[] = {
     {"SESSION_IN_USE", Remedy::kTime},
     {"DUPLICATE_REQUEST_ID", Remedy::kTime},
     // What the request itself is or took: the session holds another conversation, its file is of another
-    // model, the
-    // request has spent what it may.
+    // model or too
+    // large, the message is, the request has spent what it may.
     {"SESSION_DIFFERS", Remedy::kNone},
     {"SESSION_CANNOT_GO_ON", Remedy::kNone},
     {"SESSION_FILE_UNUSABLE", Remedy::kNone},
+    {"SESSION_TOO_LARGE", Remedy::kNone},
+    {"MESSAGE_TOO_LARGE", Remedy::kNone},
     {"REQUEST_LIMIT", Remedy::kNone},
     // The server does not serve, not yet or no longer.
     {"LOADING", Remedy::kOtherServer},

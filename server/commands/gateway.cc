@@ -108,7 +108,8 @@ bool WaitForBackend(const RemoteClient& client) {
 
 Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& config, StartGuard& starting) {
   TM_ASSIGN_OR_RETURN(const std::string api_key, ClientKey(arguments.api_key_file));
-  RemoteClient client({.backends = arguments.backends, .api_key = api_key});
+  RemoteClient client(
+      {.backends = arguments.backends, .api_key = api_key, .max_answer_bytes = config.max_answer_bytes});
   KeyedClient keyed(client);
   TM_ASSIGN_OR_RETURN(const KeptDoors doors, OpenDoors(config));
   GatewayOptions options = GatewayOptionsOf(config, doors.doorkeeper);

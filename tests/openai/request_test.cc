@@ -291,7 +291,8 @@ TEST(Errors, OnlyWhatNoRetryMendsSaysSo) {
     error.reason = reason;
     return error;
   };
-  for (const char* reason : {"SESSION_DIFFERS", "SESSION_CANNOT_GO_ON", "SESSION_FILE_UNUSABLE"}) {
+  for (const char* reason :
+       {"SESSION_DIFFERS", "SESSION_CANNOT_GO_ON", "SESSION_FILE_UNUSABLE", "SESSION_TOO_LARGE"}) {
     EXPECT_EQ(ToApiError(session(reason)).status, 409);
     EXPECT_EQ(ShouldRetry(session(reason)), "false") << reason;
   }
@@ -300,11 +301,13 @@ TEST(Errors, OnlyWhatNoRetryMendsSaysSo) {
 
   EXPECT_EQ(ShouldRetry(session("SESSION_IN_USE")), "");
   EXPECT_EQ(ShouldRetry(ToRpcError(Status(StatusCode::kAlreadyExists, "x"))), "");
-  for (const char* reason : {"QUEUE_FULL", "INPUT_QUEUE_FULL", "TOO_MANY_STREAMS", "TOO_MANY_SESSIONS",
-                             "SESSION_FILES_BUSY", "A_NEW_ONE"}) {
+  for (const char* reason :
+       {"QUEUE_FULL", "INPUT_QUEUE_FULL", "TOO_MANY_STREAMS", "TOO_MANY_SESSIONS", "TOO_MANY_CALLS",
+        "UNREAD_ANSWERS", "KEY_CONCURRENCY", "SESSION_FILES_BUSY", "A_NEW_ONE"}) {
     EXPECT_EQ(ToApiError(BusyError(reason, "x")).status, 429);
     EXPECT_EQ(ShouldRetry(BusyError(reason, "x")), "") << reason;
   }
+  EXPECT_EQ(ShouldRetry(BusyError("MESSAGE_TOO_LARGE", "x")), "false");
   EXPECT_EQ(ShouldRetry(FieldError("n", "x")), "") << "nobody tries a 400 again";
 }
 
