@@ -550,27 +550,31 @@ TEST_F(GenerationTest, PromptsThatWaitCountAsWaitingUntilTheyAreSent) {
 
 TEST_F(GenerationTest, PromptsThatWaitAreChargedAsBodiesAreUntilTheirCallsAreUnderWay) {
   constexpr int64_t kPromptBytes = 100'000;
-  options_.limits.max_held_body_bytes = 3 * kPromptBytes;
+  options_.limits.max_held_body_bytes = 7 * kPromptBytes;
   request_.set_text(std::string(kPromptBytes, 'x'));
   StartServer();
-  Post("/whole/3");
-  HttpReply reply = http_->Read();
+  HttpTestClient other(server_->address());
+  const auto ask_other = [&] { ASSERT_TRUE(other.Send(HttpPost("/whole/2", "{}"))); };
+  Post("/whole/8");
+  const HttpReply reply = http_->Read();
   EXPECT_EQ(reply.status, 503);
   EXPECT_NE(reply.body.find("too_many_body_bytes"), std::string::npos) << reply.body;
   EXPECT_EQ(client_.calls_made(), 0u);
-  HttpTestClient second(server_->address());
-  Post("/whole/2");
-  Say(0, {"a"});
-  ASSERT_NE(client_.WaitForCall(1), nullptr);
-  ASSERT_TRUE(second.Send(HttpPost("/whole/2", "{}")));
-  EXPECT_EQ(second.Read().status, 503);
-  Say(0, {})->End();
-  Say(1, {"b"})->End();
-  EXPECT_EQ(http_->Read().body, "0:a 1:b end");
-  Post("/whole/2");
-  Say(2, {"c"})->End();
-  Say(3, {"d"})->End();
-  EXPECT_EQ(http_->Read().body, "0:c 1:d end") << "what was charged was given back";
+
+  Post("/whole/6");
+  ASSERT_NE(client_.WaitForCall(5), nullptr);
+  ask_other();
+  EXPECT_EQ(other.Read().status, 503);
+  for (size_t i = 0; i < 6; ++i) {
+    const auto call = Say(i, {"a"});
+    while (call->pending_events() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ask_other();
+  Say(6, {"b"})->End();
+  Say(7, {"b"})->End();
+  EXPECT_EQ(other.Read().body, "0:b 1:b end") << "what is under way holds nothing";
+  for (size_t i = 0; i < 6; ++i) Say(i, {})->End();
+  EXPECT_EQ(http_->Read().body, "0:a 1:a 2:a 3:a 4:a 5:a end");
 }
 
 }  // namespace

@@ -114,7 +114,8 @@ void AnswerGeneration(const GatewayContext& context, const std::shared_ptr<HttpE
   plan.stream = request.answer.stream;
   plan.timing = WantsTiming(exchange->request());
   plan.room = {.max_bytes = context.options.field_limits.max_answer_bytes,
-               .budget = context.options.unread_answers};
+               .budget = context.options.unread_answers,
+               .client = AddressShare(exchange->request().peer)};
   plan.writer = make_writer(std::move(request.answer), std::move(request.names));
   RunGeneration(context.client, std::move(plan), exchange);
 }
