@@ -12,6 +12,7 @@
 
 #include <array>
 #include <chrono>
+#include <initializer_list>
 #include <thread>
 
 #include "grpc/health/v1/health.pb.h"
@@ -392,7 +393,8 @@ TEST(Reflection, TellsServicesAndTheirFiles) {
 // ---- scores -------------------------------------------------------------------------------------
 
 TEST(CandidateScores, SumTheLogprobsOfEachCandidate) {
-  CandidateScores scores{.lengths = {2, 1}};
+  CandidateScores scores;
+  scores.lengths = {2, 1};
   v1::GenerateResponse event;
   for (const int id : {7, 8, 9}) {
     v1::TokenLogprob* token = event.mutable_started()->add_prompt_logprobs();
@@ -406,7 +408,8 @@ TEST(CandidateScores, SumTheLogprobsOfEachCandidate) {
   EXPECT_THAT(scores.answer.candidates(0).token_ids(), ElementsAre(7, 8));
   EXPECT_EQ(scores.answer.candidates(1).logprob_sum(), -9);
   event.mutable_started()->mutable_prompt_logprobs()->RemoveLast();
-  CandidateScores failed{.lengths = {2, 1}};
+  CandidateScores failed;
+  failed.lengths = {2, 1};
   failed.Note(event);
   EXPECT_EQ(failed.answer.candidates_size(), 0);
 }
