@@ -13,7 +13,7 @@ RpcError KeyConcurrency::Begin(const ApiKey* key) {
   int64_t& requests = requests_[key->name];
   if (requests >= key->max_concurrent) {
     return BusyError("KEY_CONCURRENCY", "the key \"" + key->name + "\" has " + std::to_string(requests) +
-                                            " requests in progress, its limit (max_concurrent)");
+                                            " requests in progress, its own limit, max_concurrent");
   }
   ++requests;
   return {};

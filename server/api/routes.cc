@@ -61,7 +61,7 @@ const std::vector<Route>& Routes() {
 
 namespace {
 
-bool Has(Door door, const Route& route) {
+bool IsAt(Door door, const Route& route) {
   if (route.doors == OnDoors::kBoth) return true;
   return route.doors == OnDoors::kPublic ? door == Door::kPublic : door == Door::kAdmin;
 }
@@ -73,7 +73,7 @@ RouteMatch FindRoute(std::string_view method, std::string_view path, Door door) 
   if (EscapesALetter(path)) return match;
   const std::string api = ApiPath(path);
   for (const Route& route : Routes()) {
-    if (!Matches(route, path, api) || !Has(door, route)) continue;
+    if (!Matches(route, path, api) || !IsAt(door, route)) continue;
     if (match.path.empty()) match.path = route.path;
     match.methods.append(match.methods.empty() ? "" : ", ").append(route.method);
     if (route.method == method) match.route = &route;

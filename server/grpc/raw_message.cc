@@ -3,6 +3,7 @@
 #include <google/protobuf/io/gzip_stream.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <optional>
@@ -67,7 +68,8 @@ std::optional<std::string> Unpacked(const grpc::ByteBuffer& packed, size_t lengt
     if (text.size() + static_cast<size_t>(size) > length) return std::nullopt;
     text.append(static_cast<const char*>(data), static_cast<size_t>(size));
   }
-  return text.size() == length ? std::optional(std::move(text)) : std::nullopt;
+  const bool is_whole = inflated.ZlibErrorCode() == Z_STREAM_END && text.size() == length;
+  return is_whole ? std::optional(std::move(text)) : std::nullopt;
 }
 
 RpcError ParsePacked(const grpc::ByteBuffer& packed, int64_t length, google::protobuf::Message* message) {

@@ -73,6 +73,7 @@ bool RemoteClient::WaitUntilReady(int64_t timeout_ms) const {
     if (std::chrono::steady_clock::now() >= end) return false;
     std::this_thread::sleep_for(kLook);
   }
+  for (const auto& backend : servers_->all()) backend->LogChange();
   return true;
 }
 

@@ -163,8 +163,7 @@ void RemoteServer::OnLoad(const grpc::Status& status, const v1::GetLoadResponse&
 
 void RemoteServer::LogChange() {
   const bool is_up = up();
-  if (std::exchange(was_up_, is_up) != is_up)
-    spdlog::info("server {} is {}", address_, is_up ? "up" : "down");
+  if (was_up_.exchange(is_up) != is_up) spdlog::info("server {} is {}", address_, is_up ? "up" : "down");
 }
 
 BackendState RemoteServer::state() const {

@@ -74,6 +74,9 @@ class RemoteServer {
   void CallEnded(bool lost, bool served);
   void NoteFull() { full_ = true; }
 
+  // Tells the log whether it is up, if that is news.
+  void LogChange();
+
   // Asks for the load in the background, unless that is still going on.
   void Poll(OpenCalls& open, int64_t timeout_ms);
 
@@ -83,7 +86,6 @@ class RemoteServer {
  private:
   struct LoadQuestion;
   void OnLoad(const grpc::Status& status, const v1::GetLoadResponse& load, bool was_full);
-  void LogChange();
 
   const std::string api_key_;
   const std::string address_;
@@ -96,8 +98,8 @@ class RemoteServer {
   std::atomic<int64_t> lost_calls_{0};
   std::atomic<bool> full_{false};
   std::atomic<bool> polling_{false};
-  bool was_up_ = false;       // the poller's: as it was logged
-  mutable std::mutex mutex_;  // guards last_load_
+  std::atomic<bool> was_up_{false};  // as the log was told last
+  mutable std::mutex mutex_;         // guards last_load_
   v1::GetLoadResponse last_load_;
 };
 

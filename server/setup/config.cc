@@ -84,9 +84,8 @@ const std::vector<Setting>& ServeSettings() {
       Seconds("http_last_words", &C::http_last_words, 0, 86400.0,
               "for the last answers of a stopping server to leave; then it hangs up"),
       Text("api_keys", &C::api_keys, "FILE",
-           "JSON file of the API keys, of which each request needs one; read again when it changes, and on "
-           "SIGHUP; "
-           "empty: nobody needs a key"),
+           "JSON file of API keys, one of which each request needs; read again when it changes; empty: none "
+           "is needed"),
       List("trusted_proxy", &C::trusted_proxy, "CIDR[,CIDR]", RangeFault,
            "proxies whose X-Forwarded-For says who asks: addresses, ADDRESS/BITS, or unix"),
       OneOf("grpc_reflection", &C::grpc_reflection, {"auto", "on", "off"}, "auto|on|off",

@@ -162,7 +162,9 @@ TEST(ConfigTest, DocumentationNamesEverySettingAndNoOther) {
   for (std::string line; std::getline(file, line);) {
     if (line.rfind("| `", 0) == 0) documented.push_back(line.substr(3, line.find('`', 3) - 3));
   }
-  for (const Setting& setting : ServeSettings()) known.push_back(setting.key);
+  for (const Setting& setting : ServeSettings()) {
+    if (setting.json != nullptr) known.push_back(setting.key);  // else it is no more
+  }
   EXPECT_THAT(documented, testing::UnorderedElementsAreArray(known));
 }
 
