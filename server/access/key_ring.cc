@@ -1,34 +1,18 @@
 #include "server/access/key_ring.h"
 
 #include <openssl/crypto.h>
-#include <sys/stat.h>
 
-#include <cerrno>
 #include <cstring>
 #include <ctime>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "server/access/key_file.h"
+#include "server/access/whole_file.h"
 
 namespace tramontane {
 namespace {
 
-constexpr std::streamsize kMostFileBytes = std::streamsize{64} << 20;
-
-StatusOr<std::string> ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  if (file) text << file.rdbuf();
-  if (!file || text.fail()) return NotFound(std::string("cannot be read: ") + std::strerror(errno));
-  std::string content = std::move(text).str();
-  if (std::ssize(content) > kMostFileBytes) {
-    return InvalidArgument("has " + std::to_string(content.size()) + " bytes; the most is " +
-                           std::to_string(kMostFileBytes));
-  }
-  return content;
-}
+constexpr int64_t kMostFileBytes = int64_t{64} << 20;
 
 uint64_t FirstBytes(const KeyDigest& digest) {
   uint64_t first = 0;
@@ -41,13 +25,10 @@ uint64_t FirstBytes(const KeyDigest& digest) {
 StatusOr<std::unique_ptr<KeyRing>> KeyRing::Open(const std::string& path,
                                                  std::vector<std::string>* warnings) {
   std::unique_ptr<KeyRing> ring(new KeyRing(path));
-  TM_ASSIGN_OR_RETURN(const std::string content, ReadAll(path));
+  TM_ASSIGN_OR_RETURN(const std::string content, ReadWholeFile(path, kMostFileBytes));
   TM_RETURN_IF_ERROR(ring->Take(content, warnings));
   ring->looked_at_ = content;
-  struct stat file{};
-  if (stat(path.c_str(), &file) == 0 && (file.st_mode & (S_IRGRP | S_IROTH)) != 0) {
-    warnings->push_back("others than its owner can read it: chmod 600 keeps them away");
-  }
+  if (OthersCanRead(path)) warnings->emplace_back(kOthersCanRead);
   return ring;
 }
 
@@ -66,7 +47,7 @@ Status KeyRing::Take(const std::string& content, std::vector<std::string>* warni
 }
 
 Reloaded KeyRing::LookAgain(std::string* fault) {
-  const StatusOr<std::string> content = ReadAll(path_);
+  const StatusOr<std::string> content = ReadWholeFile(path_, kMostFileBytes);
   const std::string seen = content.ok() ? *content : content.status().message();
   {
     const std::lock_guard lock(mutex_);

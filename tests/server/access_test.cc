@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,12 +13,15 @@
 #include "server/access/doorkeeper.h"
 #include "server/access/key_concurrency.h"
 #include "server/access/key_file.h"
+#include "server/access/tls_files.h"
 #include "server/base/peer_address.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/test_certificates.h"
 
 namespace tramontane {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -241,6 +245,122 @@ TEST(Addresses, ARangeHoldsWhatItsBitsSay) {
   for (const char* bad : {"", "x", "1.2.3.4/33", "::1/129", "1.2.3.4/", "1.2.3.4/-1", "1.2.3/8"}) {
     EXPECT_FALSE(AddressRange::Parse(bad).ok()) << bad;
   }
+}
+
+// ---- certificates -------------------------------------------------------------------------------
+
+class Certificates : public ::testing::Test {
+ protected:
+  Certificates() { Write(authority_.Issue("first")); }
+
+  void Write(const TestPair& pair) {
+    folder_.Write("cert.pem", pair.cert);
+    folder_.Write("key.pem", pair.key);
+  }
+  StatusOr<std::unique_ptr<TlsFiles>> Open(const std::string& client_ca = "") {
+    return TlsFiles::Open({folder_.PathOf("cert.pem"), folder_.PathOf("key.pem"),
+                           client_ca.empty() ? "" : folder_.PathOf(client_ca)});
+  }
+  std::string FaultOfOpen(const std::string& client_ca = "") { return Open(client_ca).status().message(); }
+  static std::string Read(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  static int64_t ModifiedSeconds(const std::string& path) {
+    struct stat file{};
+    EXPECT_EQ(stat(path.c_str(), &file), 0);
+    return file.st_mtime;
+  }
+
+  const TestAuthority authority_{"an authority"};
+  TempFolder folder_;
+};
+
+TEST_F(Certificates, APairWithAFaultIsRefusedByTheSettingThatHasIt) {
+  const TestPair pair = authority_.Issue("first"), other = authority_.Issue("other");
+  EXPECT_TRUE(Open().ok());
+  Write({pair.cert, other.key});
+  EXPECT_THAT(FaultOfOpen(), AllOf(HasSubstr("tls_key: "), HasSubstr("key.pem is not the key of the first")));
+  Write({"", pair.key});  // none yet
+  EXPECT_THAT(FaultOfOpen(), AllOf(HasSubstr("tls_cert: "), HasSubstr("has no certificate in PEM")));
+  Write({pair.cert.substr(0, pair.cert.size() / 2), pair.key});
+  EXPECT_THAT(FaultOfOpen(), HasSubstr("tls_cert: "));
+  std::string broken = pair.cert;
+  broken[60] = broken[60] == '!' ? '?' : '!';
+  Write({pair.cert + broken, pair.key});
+  EXPECT_THAT(FaultOfOpen(), HasSubstr("has a certificate that cannot be read"));
+  Write({pair.cert, pair.cert});
+  EXPECT_THAT(FaultOfOpen(), HasSubstr("has no private key in PEM"));
+  const std::string sealed =
+      "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIGjMF8GCSqGSIb3DQEFDTBSMDEGCSqGSIb3\n"
+      "-----END ENCRYPTED PRIVATE KEY-----\n";
+  Write({pair.cert, sealed});
+  EXPECT_THAT(FaultOfOpen(), HasSubstr("tls_key: "));
+  std::filesystem::remove(folder_.PathOf("key.pem"));
+  EXPECT_THAT(FaultOfOpen(), HasSubstr("key.pem cannot be read: No such file"));
+  Write(pair);
+  folder_.Write("ca.pem", "none");
+  EXPECT_THAT(FaultOfOpen("ca.pem"),
+              AllOf(HasSubstr("tls_client_ca: "), HasSubstr("ca.pem has no certificate")));
+  folder_.Write("ca.pem", authority_.pem());
+  EXPECT_TRUE(Open("ca.pem").ok());
+}
+
+TEST_F(Certificates, FilesWithAFaultChangeNothingAndAreToldOnce) {
+  const auto files = Open();
+  ASSERT_TRUE(files.ok()) << files.status().message();
+  const auto context = (*files)->context();
+  const std::string held = Read((*files)->pair_path());
+  const TestPair second = authority_.Issue("second");
+  folder_.Write("cert.pem", second.cert);
+  std::string fault;
+  EXPECT_EQ((*files)->LookAgain(&fault), Reloaded::kFailed);
+  EXPECT_THAT(fault, HasSubstr("tls_key"));
+  EXPECT_EQ((*files)->LookAgain(&fault), Reloaded::kUnchanged);
+  EXPECT_EQ((*files)->context(), context);
+  EXPECT_EQ(Read((*files)->pair_path()), held);
+  folder_.Write("key.pem", second.key);
+  EXPECT_EQ((*files)->LookAgain(&fault), Reloaded::kTaken) << fault;
+  EXPECT_NE((*files)->context(), context);
+}
+
+// A link that is turned to another folder, as volumes of secrets are.
+TEST_F(Certificates, ALinkThatTurnsIsSeen) {
+  const TestPair second = authority_.Issue("second");
+  for (const char* name : {"one", "two"}) std::filesystem::create_directory(folder_.PathOf(name));
+  const TestPair first = authority_.Issue("first");
+  folder_.Write("one/cert.pem", first.cert);
+  folder_.Write("one/key.pem", first.key);
+  folder_.Write("two/cert.pem", second.cert);
+  folder_.Write("two/key.pem", second.key);
+  std::filesystem::create_symlink("one", folder_.PathOf("now"));
+  auto files = TlsFiles::Open({folder_.PathOf("now/cert.pem"), folder_.PathOf("now/key.pem"), ""});
+  ASSERT_TRUE(files.ok()) << files.status().message();
+  std::filesystem::create_symlink("two", folder_.PathOf("next"));
+  std::filesystem::rename(folder_.PathOf("next"), folder_.PathOf("now"));
+  std::string fault;
+  EXPECT_EQ((*files)->LookAgain(&fault), Reloaded::kTaken) << fault;
+  EXPECT_THAT(Read((*files)->pair_path()), HasSubstr(second.cert));
+}
+
+TEST_F(Certificates, CopiesHoldWhatWasCheckedAloneAndAreNewerEachTime) {
+  const TestPair first = authority_.Issue("first");
+  // Both files hold both, and more: a copy has the key, then the certificates of tls_cert.
+  folder_.Write("cert.pem", "a remark\n" + first.cert + first.key);
+  folder_.Write("key.pem", authority_.pem() + first.key);
+  folder_.Write("ca.pem", "another\n" + authority_.pem());
+  const auto files = Open("ca.pem");
+  ASSERT_TRUE(files.ok()) << files.status().message();
+  EXPECT_EQ(Read((*files)->pair_path()), first.key + first.cert);
+  EXPECT_EQ(Read((*files)->client_ca_path()), authority_.pem());
+  const int64_t then = ModifiedSeconds((*files)->pair_path());
+  const TestPair second = authority_.Issue("second");
+  Write(second);
+  std::string fault;
+  ASSERT_EQ((*files)->LookAgain(&fault), Reloaded::kTaken) << fault;
+  EXPECT_EQ(Read((*files)->pair_path()), second.key + second.cert);
+  EXPECT_EQ(ModifiedSeconds((*files)->pair_path()), then + 1);
+  EXPECT_EQ(ModifiedSeconds((*files)->client_ca_path()), then + 1);
 }
 
 }  // namespace
