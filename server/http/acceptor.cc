@@ -50,6 +50,22 @@ int LowestFreeFile(int any_file) {
   return free_file;
 }
 
+// Null: no TLS.
+std::unique_ptr<TlsHandshakes> HandshakesOf(const HttpServerOptions& options) {
+  if (options.tls_context == nullptr) return nullptr;
+  const int64_t most_ms = std::min(options.limits.handshake_timeout_ms, options.limits.read_timeout_ms);
+  return std::make_unique<TlsHandshakes>(TlsHandshakeOptions{
+      .context = options.tls_context,
+      .max_handshakes = options.limits.max_handshakes,
+      .timeout = std::chrono::milliseconds(most_ms),
+  });
+}
+
+int64_t MostSockets(const HttpServerOptions& options) {
+  const int64_t handshakes = options.tls_context == nullptr ? 0 : options.limits.max_handshakes;
+  return options.limits.max_connections + handshakes;
+}
+
 // At once where this is the thread.
 void RunOn(ConnectionThread& thread, std::function<void()> work) {
   if (thread.is_current()) return work();
@@ -82,7 +98,8 @@ Acceptor::Acceptor(std::shared_ptr<HttpServerState> shared,
       spare_files_(std::make_shared<SpareFiles>(kSpareFiles)),
       acceptor_(threads.front()->context()),
       retry_(threads.front()->context()),
-      max_files_(RaiseOpenFileLimit(shared_->options.limits.max_connections)) {}
+      handshakes_(HandshakesOf(shared_->options)),
+      max_files_(RaiseOpenFileLimit(MostSockets(shared_->options))) {}
 
 Status Acceptor::Listen(const std::string& wanted) {
   auto parsed = ParseHostPort(wanted);
@@ -120,7 +137,10 @@ void Acceptor::Accept() {
     });
     // The next try finds the file of an idle connection, or a spare one.
     MakeRoom(Line::kIdle, [this](bool found) {
-      if (!found) MakeRoom(Line::kOverLimit, [](bool) {});
+      if (found) return;
+      MakeRoom(Line::kOverLimit, [this](bool found_other) {
+        if (!found_other && handshakes_ != nullptr) handshakes_->EndOldest();
+      });
     });
   });
 }
@@ -146,10 +166,30 @@ void Acceptor::OnAccepted(const std::shared_ptr<IoThread>& thread, tcp::socket s
   socket.non_blocking(true, fault);
   if (!fault) socket.set_option(tcp::no_delay(true), fault);
   if (fault) return;
-  const Fullness fullness = has_spare_file ? Fullness::kFull : FullnessWith(socket.native_handle());
-  const auto connection = std::make_shared<Connection>(
-      shared_, thread,
-      std::make_unique<TcpSocket>(std::move(socket), has_spare_file ? spare_files_ : nullptr));
+  auto client = std::make_unique<TcpSocket>(std::move(socket), has_spare_file ? spare_files_ : nullptr);
+  if (handshakes_ != nullptr) return BeginTls(thread, std::move(client), has_spare_file);
+  const Fullness fullness = has_spare_file ? Fullness::kFull : FullnessWith(client->file());
+  Admit(thread, std::move(client), fullness);
+}
+
+// It is no connection of the limits before it has shaken hands; but its file is one.
+void Acceptor::BeginTls(const std::shared_ptr<IoThread>& thread, std::unique_ptr<TcpSocket> socket,
+                        bool has_spare_file) {
+  const int file = socket->file();
+  if (!has_spare_file && FullnessWith(file) == Fullness::kOverFull) handshakes_->EndOldest();
+  const auto on_done = [this, thread, file, has_spare_file](std::unique_ptr<ByteSocket> client) {
+    const auto given = std::make_shared<std::unique_ptr<ByteSocket>>(std::move(client));
+    threads_.front()->Post([this, thread, file, has_spare_file, given] {
+      if (!acceptor_.is_open()) return;
+      Admit(thread, std::move(*given), has_spare_file ? Fullness::kFull : FullnessWith(file));
+    });
+  };
+  handshakes_->Begin(file, std::move(socket), thread, on_done);
+}
+
+void Acceptor::Admit(const std::shared_ptr<IoThread>& thread, std::unique_ptr<ByteSocket> socket,
+                     Fullness fullness) {
+  const auto connection = std::make_shared<Connection>(shared_, thread, std::move(socket));
   const auto begin = [thread, connection] { RunOn(*thread, [connection] { connection->Begin(); }); };
   const auto begin_over_limit = [thread, connection] {
     RunOn(*thread, [connection] { connection->BeginOverLimit(); });
@@ -188,6 +228,7 @@ void Acceptor::Close() {
   error_code ignored;
   acceptor_.close(ignored);
   retry_.cancel();
+  if (handshakes_ != nullptr) handshakes_->Stop();
 }
 
 }  // namespace tramontane

@@ -16,6 +16,7 @@
 #include "server/http/connection.h"
 #include "server/http/io_thread.h"
 #include "server/http/spare_files.h"
+#include "server/http/tls_handshakes.h"
 
 namespace tramontane {
 
@@ -41,6 +42,10 @@ class Acceptor {
   boost::system::error_code AcceptOne();
   void OnAccepted(const std::shared_ptr<IoThread>& thread, boost::asio::ip::tcp::socket socket,
                   bool has_spare_file);
+  void BeginTls(const std::shared_ptr<IoThread>& thread, std::unique_ptr<TcpSocket> socket,
+                bool has_spare_file);
+  // A client that may speak.
+  void Admit(const std::shared_ptr<IoThread>& thread, std::unique_ptr<ByteSocket> socket, Fullness fullness);
   Fullness FullnessWith(int any_file) const;
   // Closes the connection that stands in the line for longest, of all threads. then(whether there was one),
   // on any of them.
@@ -51,6 +56,7 @@ class Acceptor {
   const std::shared_ptr<SpareFiles> spare_files_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer retry_;
+  const std::unique_ptr<TlsHandshakes> handshakes_;  // null: no TLS
   size_t next_thread_ = 0;
   int64_t max_files_ = 0;
   std::string address_;

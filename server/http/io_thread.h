@@ -67,6 +67,7 @@ class TcpSocket final : public ByteSocket {
   ~TcpSocket() override { Close(); }
 
   const std::string& peer() const override { return peer_; }
+  int file() { return socket_.native_handle(); }
 
   Progress Read(std::span<char> room) override;
   Progress Write(std::span<const std::string_view> texts) override;

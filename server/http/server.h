@@ -22,6 +22,8 @@
 #include "server/http/limits.h"
 #include "server/http/refusal.h"
 
+struct ssl_ctx_st;
+
 namespace tramontane {
 
 struct HttpServerOptions {
@@ -35,6 +37,8 @@ struct HttpServerOptions {
   std::function<std::optional<HttpResponse>(HttpRequest* header)> on_header = {};
   // Of all answers that clients have not taken yet; outlives the server. Null: one of its own.
   ByteBudget* unread_answers = nullptr;
+  // What connections that begin now are shown: a server's context of OpenSSL. Any thread. Null: no TLS.
+  std::function<std::shared_ptr<ssl_ctx_st>()> tls_context = {};
 };
 
 class HttpServer {

@@ -252,7 +252,7 @@ Findings LibrariesHaveTheirRooms(const Tree& tree) {
       {std::regex("^boost/"), {"server/http"}},
       {std::regex("^prometheus/"), {"server/watch"}},
       {std::regex("^CLI/"), {"server/commands"}},
-      {std::regex("^openssl/"), {"server/commands", "server/sessions", "server/access"}},
+      {std::regex("^openssl/"), {"server/commands", "server/sessions", "server/access", "server/http"}},
       {std::regex("^xgrammar/"), {"models/grammar"}},
       {std::regex("^jinja/"), {"models/jinja"}},
   };
