@@ -42,6 +42,7 @@ GrpcDoorOptions GrpcOptions(const ServerOptions& options) {
           .max_streams = options.max_streams,
           .max_connections = options.grpc_max_connections,
           .doorkeeper = options.doorkeeper,
+          .tls = options.tls,
           .reflection = options.grpc_reflection,
           .memory_bytes = options.grpc_memory_bytes,
           .read_timeout = options.grpc_read_timeout,
@@ -128,7 +129,9 @@ GatewayOptions Server::Impl::OptionsOf(const ServerOptions& options, const std::
 }
 
 Status Server::Impl::StartHttp(const ServerOptions& options) {
-  TM_ASSIGN_OR_RETURN(gateway, Gateway::Start(OptionsOf(options, options.http_address), client));
+  GatewayOptions http_options = OptionsOf(options, options.http_address);
+  http_options.tls = options.tls;
+  TM_ASSIGN_OR_RETURN(gateway, Gateway::Start(std::move(http_options), client));
   return {};
 }
 

@@ -23,6 +23,7 @@
 namespace tramontane {
 
 class Doorkeeper;
+class TlsFiles;
 
 struct ServerOptions {
   std::string grpc_address = "127.0.0.1:50051";     // HOST:PORT; port 0 takes a free one. Also "unix:PATH"
@@ -42,6 +43,7 @@ struct ServerOptions {
   int32_t writer_threads = 1;      // hand results to gRPC
   double step_timeout = 300;       // seconds; no step with work for longer: unhealthy; 0: never
   std::shared_ptr<const Doorkeeper> doorkeeper = {};     // of both doors; null: nobody needs a key
+  std::shared_ptr<const TlsFiles> tls = {};              // of both doors; null: no TLS
   bool grpc_reflection = true;                           // the service that tells clients what there is
   bool protect_metrics = false;                          // GET /metrics needs one too
   int64_t max_unread_answer_bytes = int64_t{256} << 20;  // of all answers that clients have not taken yet

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/access/doorkeeper.h"
+#include "server/access/tls_files.h"
 #include "server/api/gateway_exchange.h"
 #include "server/api/openai/request_shapes.h"
 #include "server/api/routes.h"
@@ -66,6 +67,12 @@ std::optional<HttpResponse> AttachCaller(const GatewayOptions& options,
   return refusal;
 }
 
+// Null: no TLS.
+std::function<std::shared_ptr<ssl_ctx_st>()> TlsContextOf(const GatewayOptions& options) {
+  if (options.tls == nullptr) return {};
+  return [files = options.tls] { return files->context(); };
+}
+
 HttpServerOptions ServerOptionsOf(const GatewayOptions& options, std::shared_ptr<HttpCounts> counts) {
   return {.address = options.address,
           .io_threads = options.io_threads,
@@ -74,7 +81,8 @@ HttpServerOptions ServerOptionsOf(const GatewayOptions& options, std::shared_ptr
           .write_refusal = RefusalWriterOf(counts, options),
           .on_header = [&options,
                         counts](HttpRequest* request) { return AttachCaller(options, counts, request); },
-          .unread_answers = options.unread_answers};
+          .unread_answers = options.unread_answers,
+          .tls_context = TlsContextOf(options)};
 }
 
 }  // namespace

@@ -169,8 +169,7 @@ void LogServerLimits(const ServerOptions& options) {
   log_http("http_max_held_body_bytes", limits.max_held_body_bytes, "a request beyond it is refused, 503");
 }
 
-ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& limits,
-                              std::shared_ptr<const Doorkeeper> doorkeeper) {
+ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& limits, const KeptDoors& doors) {
   ServerOptions options;
   options.grpc_address = config.grpc_address;
   if (config.http_address != "off") options.http_address = config.http_address;
@@ -181,7 +180,8 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
   options.http_limits = HttpLimitsOf(config);
   options.step_timeout = config.step_timeout;
   if (config.admin_address != "off") options.admin_address = config.admin_address;
-  options.doorkeeper = std::move(doorkeeper);
+  options.doorkeeper = doors.doorkeeper;
+  options.tls = doors.tls;
   const bool is_auto = config.grpc_reflection == "auto";
   options.grpc_reflection = is_auto ? config.api_keys.empty() : config.grpc_reflection == "on";
   options.protect_metrics = config.protect_metrics;
@@ -219,7 +219,7 @@ StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* l
     spdlog::info("running on the CPU: {}", loaded->device.why_not_cuda);
   }
   TM_ASSIGN_OR_RETURN(EngineHostOptions options, MakeHostOptions(config, opened, backend));
-  const ServerOptions server_options = ServerOptionsOf(config, options.limits, loaded->doors.doorkeeper);
+  const ServerOptions server_options = ServerOptionsOf(config, options.limits, loaded->doors);
   TM_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(server_options));
 
   if (!config.tuning_cache.empty()) {

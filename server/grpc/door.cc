@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "server/grpc/acceptor.h"
+#include "server/grpc/door_credentials.h"
 #include "server/grpc/health.h"
 #include "server/grpc/inference_service.h"
 #include "server/grpc/listener.h"
@@ -87,6 +88,7 @@ GrpcConnectionLimits LimitsOf(const GrpcDoorOptions& options) {
 struct GrpcDoor::Impl {
   Impl(const GrpcDoorOptions& options, InferenceCore& core)
       : doorkeeper(options.doorkeeper != nullptr ? options.doorkeeper : std::make_shared<const Doorkeeper>()),
+        tls(options.tls),
         open(CallsOptions(options), core.unread_answers()),
         connections(LimitsOf(options)),
         service({.writer_threads = options.writer_threads,
@@ -95,6 +97,7 @@ struct GrpcDoor::Impl {
                 core, calls, health) {}
 
   const std::shared_ptr<const Doorkeeper> doorkeeper;
+  const std::shared_ptr<const TlsFiles> tls;  // gRPC looks into its files
   CallTable open;
   GrpcConnections connections;
   GrpcCalls calls{open, connections, *doorkeeper};
@@ -119,7 +122,7 @@ StatusOr<std::unique_ptr<GrpcDoor>> GrpcDoor::Start(const GrpcDoorOptions& optio
   builder.RegisterCallbackGenericService(&impl->service);
   using From = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   auto handover =
-      builder.experimental().AddExternalConnectionAcceptor(From::FROM_FD, grpc::InsecureServerCredentials());
+      builder.experimental().AddExternalConnectionAcceptor(From::FROM_FD, DoorCredentials(options.tls.get()));
   impl->grpc = builder.BuildAndStart();
   if (impl->grpc == nullptr) return Unavailable("grpc_address: gRPC refused " + options.address);
   impl->acceptor = std::make_unique<GrpcAcceptor>(std::move(listener), std::move(handover), impl->calls);

@@ -9,6 +9,7 @@
 
 #include "kernels/core/status.h"
 #include "server/access/doorkeeper.h"
+#include "server/access/tls_files.h"
 #include "server/core/inference_core.h"
 
 namespace tramontane {
@@ -19,6 +20,7 @@ struct GrpcDoorOptions {
   int32_t max_streams = 2048;                         // of the core
   int32_t max_connections = 1024;                     // 0: no limit
   std::shared_ptr<const Doorkeeper> doorkeeper = {};  // null: nobody needs a key
+  std::shared_ptr<const TlsFiles> tls = {};           // null: no TLS
   bool reflection = true;                             // is there
   int64_t memory_bytes = 256 << 20;                   // messages on their way; more: RESOURCE_EXHAUSTED
   double read_timeout = 30;                           // seconds for a call's message to come; 0: any time

@@ -86,6 +86,13 @@ const std::vector<Setting>& ServeSettings() {
       Text("api_keys", &C::api_keys, "FILE",
            "JSON file of API keys, one of which each request needs; read again when it changes; empty: none "
            "is needed"),
+      Text("tls_cert", &C::tls_cert, "FILE",
+           "certificate of gRPC and HTTP, with those up to its authority behind it, PEM; read again when it "
+           "changes, and on SIGHUP; empty: no TLS"),
+      Text("tls_key", &C::tls_key, "FILE", "private key of tls_cert, PEM, without a password"),
+      Text(
+          "tls_client_ca", &C::tls_client_ca, "FILE",
+          "authorities, PEM, one of which must have signed a client's certificate; empty: clients need none"),
       List("trusted_proxy", &C::trusted_proxy, "CIDR[,CIDR]", RangeFault,
            "proxies whose X-Forwarded-For says who asks: addresses, ADDRESS/BITS, or unix"),
       OneOf("grpc_reflection", &C::grpc_reflection, {"auto", "on", "off"}, "auto|on|off",

@@ -47,7 +47,10 @@ struct ServeConfig {
   double http_write_timeout = static_cast<double>(HttpLimits{}.write_timeout_ms) / 1000;
   double http_silence = static_cast<double>(HttpLimits{}.silence_ms) / 1000;  // 0: no comments
   double http_last_words = static_cast<double>(HttpLimits{}.last_words_ms) / 1000;
-  std::string api_keys;                    // file; "": nobody needs a key
+  std::string api_keys;  // file; "": nobody needs a key
+  std::string tls_cert;  // file; "": no TLS
+  std::string tls_key;
+  std::string tls_client_ca;               // "": clients need no certificate
   std::vector<std::string> trusted_proxy;  // whose X-Forwarded-For is believed
   std::string grpc_reflection = "auto";    // auto: without keys; on, off
   bool protect_metrics = false;

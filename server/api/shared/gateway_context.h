@@ -23,6 +23,7 @@ namespace tramontane {
 
 class Doorkeeper;
 struct RequestShapes;
+class TlsFiles;
 
 struct GatewayOptions {
   std::string address = "127.0.0.1:8000";            // HOST:PORT; port 0 takes a free one
@@ -50,7 +51,8 @@ struct GatewayOptions {
   std::function<void(const HttpRequest& request, int status)> on_answer = {};
   // Who asks; null: everybody by address, without a key.
   std::shared_ptr<const Doorkeeper> doorkeeper = {};
-  bool protect_metrics = false;  // GET /metrics needs a key too
+  std::shared_ptr<const TlsFiles> tls = {};  // null: no TLS
+  bool protect_metrics = false;              // GET /metrics needs a key too
   // Fields that no table knows are refused; otherwise they are ignored, and told in x-tramontane-ignored.
   bool strict_fields = true;
   FieldLimits field_limits = {};  // of the servers behind it
