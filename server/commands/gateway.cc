@@ -18,6 +18,7 @@
 #include "server/api/gateway.h"
 #include "server/base/host_port.h"
 #include "server/commands/client_key.h"
+#include "server/commands/client_tls_flags.h"
 #include "server/commands/commands.h"
 #include "server/commands/key_settings.h"
 #include "server/commands/setting_flags.h"
@@ -37,13 +38,15 @@ constexpr int64_t kLookMs = 100;  // at the stop signals meanwhile
 struct GatewayArguments {
   std::vector<std::string> backends;
   std::string api_key_file;
+  ClientTlsFlags tls;  // to the backends
   GivenSettings flags;
 };
 
 // Those of `serve` that mean something here: HTTP's, what is kept for clients, and how to stop and log.
 bool MeansSomethingHere(std::string_view key) {
-  constexpr std::array<std::string_view, 11> kOthers = {
-      "api_keys",      "max_answer_bytes", "max_unread_answer_bytes",
+  constexpr std::array<std::string_view, 14> kOthers = {
+      "api_keys",      "tls_cert",         "tls_key",
+      "tls_client_ca", "max_answer_bytes", "max_unread_answer_bytes",
       "trusted_proxy", "protect_metrics",  "any_model",
       "strict_fields", "drain_delay",      "drain_timeout",
       "log_level",     "log_format"};
@@ -79,7 +82,7 @@ std::vector<std::string> EffectiveGatewayConfig(const GatewayArguments& argument
   return problems;
 }
 
-GatewayOptions GatewayOptionsOf(const ServeConfig& config, std::shared_ptr<const Doorkeeper> doorkeeper) {
+GatewayOptions GatewayOptionsOf(const ServeConfig& config, const KeptDoors& doors) {
   GatewayOptions options;
   options.address = config.http_address;
   options.version = TRAMONTANE_VERSION;
@@ -88,7 +91,8 @@ GatewayOptions GatewayOptionsOf(const ServeConfig& config, std::shared_ptr<const
   options.io_threads = static_cast<int32_t>(config.http_io_threads);
   options.handler_threads = static_cast<int32_t>(config.http_handler_threads);
   options.limits = HttpLimitsOf(config);
-  options.doorkeeper = std::move(doorkeeper);
+  options.doorkeeper = doors.doorkeeper;
+  options.tls = doors.tls;
   options.protect_metrics = config.protect_metrics;
   options.field_limits.max_answer_bytes = config.max_answer_bytes;
   options.any_model = config.any_model;
@@ -108,11 +112,14 @@ bool WaitForBackend(const RemoteClient& client) {
 
 Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& config, StartGuard& starting) {
   TM_ASSIGN_OR_RETURN(const std::string api_key, ClientKey(arguments.api_key_file));
-  RemoteClient client(
-      {.backends = arguments.backends, .api_key = api_key, .max_answer_bytes = config.max_answer_bytes});
+  TM_ASSIGN_OR_RETURN(const ClientTls tls, ReadClientTls(arguments.tls));
+  RemoteClient client({.backends = arguments.backends,
+                       .api_key = api_key,
+                       .tls = tls,
+                       .max_answer_bytes = config.max_answer_bytes});
   KeyedClient keyed(client);
   TM_ASSIGN_OR_RETURN(const KeptDoors doors, OpenDoors(config));
-  GatewayOptions options = GatewayOptionsOf(config, doors.doorkeeper);
+  GatewayOptions options = GatewayOptionsOf(config, doors);
   ByteBudget unread_answers(config.max_unread_answer_bytes);
   options.unread_answers = &unread_answers;
   options.metrics = [&client] {
@@ -170,6 +177,7 @@ void AddGatewayCommand(CLI::App& app, RunCommand* run) {
       ->allow_extra_args(false)
       ->type_name("HOST:PORT[,HOST:PORT]");
   AddApiKeyFlag(&arguments->api_key_file, command);
+  AddTlsFlags(&arguments->tls, command);
   AddSettingFlags(MeansSomethingHere, &arguments->flags, command);
   command->callback([arguments, run] { *run = [arguments] { return RunGateway(*arguments); }; });
 }

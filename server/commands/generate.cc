@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/commands/client_key.h"
+#include "server/commands/client_tls_flags.h"
 #include "server/commands/commands.h"
 #include "server/commands/local_generate.h"
 #include "server/commands/setting_flags.h"
@@ -21,6 +22,7 @@ struct GenerateOptions {
   std::string prompt;
   std::string address = "127.0.0.1:50051";
   std::string api_key_file = {};
+  ClientTlsFlags tls = {};
   std::string local;       // folder; used when has_local
   GivenSettings settings;  // of the local model
   bool has_local = false;
@@ -75,6 +77,13 @@ std::vector<std::string> LocalConfig(const GenerateOptions& options, ServeConfig
   return problems;
 }
 
+Status GenerateElsewhere(const GenerateOptions& options, const v1::GenerateRequest& request,
+                         const GrpcClient::OnEvent& on_event) {
+  TM_ASSIGN_OR_RETURN(const std::string key, ClientKey(options.api_key_file));
+  TM_ASSIGN_OR_RETURN(const ClientTls tls, ReadClientTls(options.tls));
+  return GrpcClient(options.address, key, tls).Generate(request, on_event);
+}
+
 int Run(const GenerateOptions& options) {
   ServeConfig config;
   const std::vector<std::string> problems = LocalConfig(options, &config);
@@ -110,8 +119,7 @@ int Run(const GenerateOptions& options) {
   if (options.has_local) {
     status = GenerateLocally(std::move(config), request, on_event);
   } else {
-    const StatusOr<std::string> key = ClientKey(options.api_key_file);
-    status = key.ok() ? GrpcClient(options.address, *key).Generate(request, on_event) : key.status();
+    status = GenerateElsewhere(options, request, on_event);
   }
   if (!ends_with_newline) std::fputc('\n', stdout);
   if (status.ok() && !choice_error.empty()) status = Internal(choice_error);
@@ -141,6 +149,7 @@ void AddGenerateCommand(CLI::App& app, RunCommand* run) {
     return key == "model_format" || key == "tokenizer" || key == "chat_format" || key == "linear";
   };
   AddApiKeyFlag(&options->api_key_file, command);
+  AddTlsFlags(&options->tls, command);
   AddSettingFlags(says_what_the_model_is, &options->settings, command);
   command->add_option("--system", options->system, "system prompt");
   command->add_flag("--raw", options->raw, "continue PROMPT as text instead of answering it as a chat");

@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "server/grpc/acceptor.h"
@@ -32,8 +33,10 @@ void RouteLibraryLogs() {
   static std::once_flag once;
   std::call_once(once, [] {
     gpr_set_log_function([](gpr_log_func_args* args) {
-      const auto level =
-          args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn : spdlog::level::debug;
+      // What a client does wrong in a handshake is no fault of the server's.
+      const bool is_handshake = std::string_view(args->message).starts_with("Handshake failed");
+      const bool is_fault = args->severity == GPR_LOG_SEVERITY_ERROR && !is_handshake;
+      const auto level = is_fault ? spdlog::level::warn : spdlog::level::debug;
       spdlog::log(level, "grpc: {}", args->message);
     });
     // protobuf reports here what a caller sent; the caller gets the error, the log need not.

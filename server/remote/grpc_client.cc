@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/remote/channel_credentials.h"
 #include "server/remote/event_check.h"
 #include "server/remote/from_grpc_status.h"
 #include "tramontane/v1/inference.grpc.pb.h"
@@ -20,9 +21,10 @@ struct GrpcClient::Impl {
   std::unique_ptr<v1::Inference::Stub> stub;
 };
 
-GrpcClient::GrpcClient(const std::string& address, std::string api_key) : impl_(std::make_unique<Impl>()) {
+GrpcClient::GrpcClient(const std::string& address, std::string api_key, const ClientTls& tls)
+    : impl_(std::make_unique<Impl>()) {
   impl_->api_key = std::move(api_key);
-  impl_->channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  impl_->channel = grpc::CreateChannel(address, CredentialsFor(tls));
   impl_->stub = v1::Inference::NewStub(impl_->channel);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kernels/core/status.h"
+#include "server/remote/client_tls.h"
 #include "tramontane/v1/inference.pb.h"
 
 namespace tramontane {
@@ -14,7 +15,7 @@ namespace tramontane {
 class GrpcClient {
  public:
   // "127.0.0.1:50051"; connects at the first call. `api_key`: goes with each call; "": none.
-  explicit GrpcClient(const std::string& address, std::string api_key = {});
+  explicit GrpcClient(const std::string& address, std::string api_key = {}, const ClientTls& tls = {});
   ~GrpcClient();
 
   // Streams a request: `on_event` is called for each event, in order, on this thread; false from it cancels

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "server/call/inference_client.h"
+#include "server/remote/client_tls.h"
 
 namespace tramontane {
 
@@ -27,6 +28,7 @@ inline constexpr int kMaxLongMessageBytes = 64 << 20;
 struct RemoteClientOptions {
   std::vector<std::string> backends;              // HOST:PORT of gRPC; at least one
   std::string api_key = {};                       // for all of them; "": none
+  ClientTls tls = {};                             // with all of them
   int64_t poll_interval_ms = 1000;                // between two questions for a server's load
   int64_t max_answer_bytes = int64_t{256} << 20;  // of a Started with all its parts; 0: any
 };

@@ -9,6 +9,7 @@
 
 #include "server/remote/answer_check.h"
 #include "server/remote/backend_outcome.h"
+#include "server/remote/channel_credentials.h"
 
 namespace tramontane {
 namespace {
@@ -41,7 +42,7 @@ std::string ServiceConfig() {
          std::to_string(kMaxShortMessageBytes) + "}]}";
 }
 
-std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, const ClientTls& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxLongMessageBytes);
   arguments.SetServiceConfigJSON(ServiceConfig());
@@ -57,7 +58,7 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   // A connection of its own, also where another client of this process has the same address.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, CredentialsFor(tls), arguments);
 }
 
 // 0: the server does not say how many it takes.
@@ -99,10 +100,10 @@ void OpenCalls::CancelAndWait() {
 
 // ---- RemoteServer ------------------------------------------------------------------------------------
 
-RemoteServer::RemoteServer(const std::string& address, std::string api_key)
+RemoteServer::RemoteServer(const std::string& address, std::string api_key, const ClientTls& tls)
     : api_key_(std::move(api_key)),
       address_(address),
-      channel_(ChannelTo(address)),
+      channel_(ChannelTo(address, tls)),
       stub_(v1::Inference::NewStub(channel_)),
       raw_stub_(channel_) {}
 
@@ -187,7 +188,7 @@ v1::GetLoadResponse RemoteServer::last_load() const {
 RemoteServers::RemoteServers(const RemoteClientOptions& options)
     : poll_interval_ms_(options.poll_interval_ms), max_answer_bytes_(options.max_answer_bytes) {
   for (const std::string& address : options.backends)
-    backends_.push_back(std::make_unique<RemoteServer>(address, options.api_key));
+    backends_.push_back(std::make_unique<RemoteServer>(address, options.api_key, options.tls));
   poller_ = std::thread([this] { PollLoop(); });
 }
 

@@ -53,7 +53,7 @@ struct OpenCallCount {
 class RemoteServer {
  public:
   // `api_key`: "": none.
-  RemoteServer(const std::string& address, std::string api_key);
+  RemoteServer(const std::string& address, std::string api_key, const ClientTls& tls);
 
   const std::string& address() const { return address_; }
   // For calls by their path, whose answers come as bytes.

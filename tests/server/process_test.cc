@@ -13,12 +13,16 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/server/program.h"
 #include "tests/support/http_test_client.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/test_certificates.h"
+#include "tests/support/tls_test_client.h"
+#include "tests/support/wait_for.h"
 
 namespace tramontane {
 namespace {
@@ -249,6 +253,127 @@ TEST(Process, AFaultOfItsKeysIsASentenceThatQuotesNone) {
   EXPECT_EQ(program.Wait(), 1);
   EXPECT_THAT(program.err(), HasSubstr("keys[0].name must have 1 to 64 of"));
   EXPECT_THAT(program.err(), Not(HasSubstr("hidden-secret")));
+}
+
+// ---- TLS ----------------------------------------------------------------------------------------
+
+// A server whose clients need certificates, and one of them.
+class ProcessTls : public ::testing::Test {
+ protected:
+  ProcessTls() {
+    const TestPair pair = first_.Issue("first");
+    folder_.Write("cert.pem", pair.cert);
+    folder_.Write("key.pem", pair.key);
+    folder_.Write("ca.pem", first_.pem());
+    folder_.Write("second.pem", second_.pem());
+    folder_.Write("client_cert.pem", client_.cert);
+    folder_.Write("client_key.pem", client_.key);
+  }
+
+  // As a whole.
+  void Place(const std::string& name, const std::string& text) {
+    folder_.Write("next", text);
+    std::filesystem::rename(folder_.PathOf("next"), folder_.PathOf(name));
+  }
+  std::vector<std::string> ServerFlags() const {
+    return {"--tls-cert",      folder_.PathOf("cert.pem"), "--tls-key", folder_.PathOf("key.pem"),
+            "--tls-client-ca", folder_.PathOf("ca.pem")};
+  }
+  std::vector<std::string> ClientFlags(const std::string& ca) const {
+    return {"--ca",   folder_.PathOf(ca),
+            "--cert", folder_.PathOf("client_cert.pem"),
+            "--key",  folder_.PathOf("client_key.pem")};
+  }
+  static int StatusOf(std::vector<std::string> arguments, const std::vector<std::string>& more) {
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Program(arguments).Wait();
+  }
+  static std::vector<std::string> Health(const std::string& address) {
+    return {"health", "--ready", "--address", address};
+  }
+  HttpReply Get(const std::string& address, const std::string& path) const {
+    TlsTestClient client(address, {.ca = first_.pem(), .pair = client_});
+    return client.Ask(HttpGet(path, {"connection: close"}));
+  }
+
+  const TestAuthority first_{"first authority"}, second_{"second authority"};
+  const TestPair client_ = first_.Issue("client");
+  TempFolder folder_;
+};
+
+TEST_F(ProcessTls, BothDoorsAreForClientsWithACertificate) {
+  Served served(ServerFlags());
+  EXPECT_EQ(Get(served.http, "/health").status, 200);
+  EXPECT_EQ(
+      TlsTestClient(served.http, {.ca = first_.pem()}).Ask(HttpGet("/health", {"connection: close"})).status,
+      0);
+  EXPECT_EQ(StatusOf(Story(served.address, "4"), ClientFlags("ca.pem")), 0);
+  EXPECT_EQ(StatusOf(Story(served.address, "4"), {"--ca", folder_.PathOf("ca.pem")}), 1);
+  EXPECT_EQ(StatusOf(Story(served.address, "4"), ClientFlags("second.pem")), 1);
+  for (const std::string& door : {served.http, served.address}) {
+    EXPECT_EQ(StatusOf(Health(door), ClientFlags("ca.pem")), 0) << door;
+    EXPECT_EQ(StatusOf(Health(door), {"--insecure", "--cert", folder_.PathOf("client_cert.pem"), "--key",
+                                      folder_.PathOf("client_key.pem")}),
+              0)
+        << door;
+    EXPECT_EQ(StatusOf(Health(door), ClientFlags("second.pem")), 1) << door;
+    EXPECT_EQ(StatusOf(Health(door), {"--ca", folder_.PathOf("ca.pem")}), 1) << door;
+    EXPECT_EQ(StatusOf(Health(door), {}), 1) << door;
+  }
+  std::vector<std::string> gateway_words = {"gateway", "--backend", served.address, "--http-address",
+                                            "127.0.0.1:0"};
+  for (const auto& flags : {ServerFlags(), ClientFlags("ca.pem")}) {
+    gateway_words.insert(gateway_words.end(), flags.begin(), flags.end());
+  }
+  Program gateway(gateway_words);
+  const std::string line = gateway.FirstLine();
+  ASSERT_THAT(line, HasSubstr("ready {")) << gateway.err();
+  const std::string address = nlohmann::json::parse(line.substr(6)).value("http", "");
+  EXPECT_EQ(Get(address, "/v1/models").status, 200);
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 0);
+  EXPECT_THAT(served.program.err(), Not(HasSubstr("warning: grpc")));  // of clients without a certificate
+}
+
+TEST_F(ProcessTls, ANewCertificateIsTakenAndOneWithAFaultIsNot) {
+  Served served(ServerFlags());
+  std::vector<std::string> words = Story(served.address, "3000");
+  for (const std::string& word : ClientFlags("ca.pem")) words.push_back(word);
+  Program open(words);
+  ASSERT_TRUE(open.HasBegun()) << open.err();
+
+  const TestPair fresh = second_.Issue("second");
+  Place("cert.pem", fresh.cert);
+  served.program.Signal(SIGHUP);
+  ASSERT_TRUE(served.program.HasSaid("tls: the file has changed, and was not taken: tls_key"));
+  EXPECT_EQ(Get(served.http, "/health").status, 200);
+  Place("key.pem", fresh.key);
+  ASSERT_TRUE(served.program.HasSaid("tls: the file has changed, and its new content is in force"));
+  TlsTestClient client(served.http, {.ca = second_.pem(), .pair = client_});
+  EXPECT_EQ(client.server_name(), "second");
+  const HttpReply metrics = client.Ask(HttpGet("/metrics", {"connection: close"}));
+  EXPECT_THAT(metrics.body, HasSubstr(R"(what="tls",outcome="failed"} 1)"));
+  // gRPC looks into its copy each second.
+  WaitFor([&] { return StatusOf(Health(served.address), ClientFlags("second.pem")) == 0; });
+  EXPECT_EQ(open.Wait(), 0) << open.err();
+  served.program.Signal(SIGTERM);
+  EXPECT_EQ(served.program.Wait(), 0);
+  for (const std::string& key : {client_.key, fresh.key}) {
+    EXPECT_THAT(served.program.err(), Not(HasSubstr(key.substr(30, 60)))) << "no key is in a log";
+  }
+}
+
+TEST_F(ProcessTls, APairWithAFaultIsAnErrorAtStart) {
+  folder_.Write("key.pem", client_.key);
+  for (const std::vector<std::string>& flags : {ServerFlags(),
+                                                {"--tls-cert", folder_.PathOf("cert.pem")},
+                                                {"--tls-key", folder_.PathOf("key.pem")},
+                                                {"--tls-client-ca", folder_.PathOf("ca.pem")}}) {
+    Program program(Served::Arguments(flags));
+    EXPECT_EQ(program.Wait(), 1);
+    EXPECT_EQ(program.out(), "");
+    EXPECT_THAT(program.err(), HasSubstr("tls_key"));
+  }
 }
 
 // ---- standard error -----------------------------------------------------------------------------
