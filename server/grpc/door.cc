@@ -28,14 +28,18 @@ constexpr int kHandshakeMs = 10 * kSecondMs;  // of a new connection, to its fir
 // stream's end.
 constexpr int kSpareStreams = 256;
 
+// A line for each client that begins no TLS is theirs to write: it is no fault of the server's.
+bool IsOfAHandshake(std::string_view message) {
+  return message.starts_with("Handshake failed") ||
+         message.starts_with("TlsServerSecurityConnector::cancel_check_peer");
+}
+
 // What gRPC and protobuf would print on their own goes where our logs go.
 void RouteLibraryLogs() {
   static std::once_flag once;
   std::call_once(once, [] {
     gpr_set_log_function([](gpr_log_func_args* args) {
-      // What a client does wrong in a handshake is no fault of the server's.
-      const bool is_handshake = std::string_view(args->message).starts_with("Handshake failed");
-      const bool is_fault = args->severity == GPR_LOG_SEVERITY_ERROR && !is_handshake;
+      const bool is_fault = args->severity == GPR_LOG_SEVERITY_ERROR && !IsOfAHandshake(args->message);
       const auto level = is_fault ? spdlog::level::warn : spdlog::level::debug;
       spdlog::log(level, "grpc: {}", args->message);
     });
