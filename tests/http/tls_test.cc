@@ -118,6 +118,7 @@ TEST_F(TlsServerTest, LosesNothingOfWhatIsLong) {
     const HttpReply reply = client.Ask(LastPost("/4000000", body));
     EXPECT_EQ(reply.status, 200);
     EXPECT_TRUE(reply.body == body + std::string(4'000'000, 'x')) << reply.body.size();
+    EXPECT_TRUE(client.has_heard_goodbye());
   }
 }
 

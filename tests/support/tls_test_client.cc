@@ -78,6 +78,10 @@ std::string TlsTestClient::alpn() const {
 
 int TlsTestClient::version() const { return SSL_version(session_.get()); }
 
+bool TlsTestClient::has_heard_goodbye() const {
+  return (SSL_get_shutdown(session_.get()) & SSL_RECEIVED_SHUTDOWN) != 0;
+}
+
 bool TlsTestClient::Send(std::string_view bytes) {
   return SSL_write(session_.get(), bytes.data(), static_cast<int>(bytes.size())) > 0;
 }

@@ -33,6 +33,7 @@ class TlsTestClient {
   std::string server_name() const;  // the common name in the server's certificate
   std::string alpn() const;         // what was agreed
   int version() const;
+  bool has_heard_goodbye() const;  // the server has said that it sends no more
 
   bool Send(std::string_view bytes);
   // What comes until `text` was in it, or the end.
