@@ -6,15 +6,19 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "server/access/tls_pair.h"
 #include "server/http/server.h"
+#include "server/http/tls_socket.h"
 #include "tests/support/http_test_client.h"
 #include "tests/support/tls_test_client.h"
 
@@ -235,6 +239,82 @@ TEST_F(TlsServerTest, AClientThatSaysItSendsNoMoreHasHungUp) {
   client.ReadUntil("begun");
   client.ShutdownSend();
   listener->hung_up.Wait();
+}
+
+// ---- the socket alone ---------------------------------------------------------------------------
+
+class MemorySocket final : public ByteSocket {
+ public:
+  struct Bytes {
+    std::string to_server, to_client;
+    int waits = 0;
+  };
+  explicit MemorySocket(Bytes* bytes) : bytes_(bytes) {}
+
+  const std::string& peer() const override { return peer_; }
+  Progress Read(std::span<char> room) override {
+    const size_t count = bytes_->to_server.copy(room.data(), room.size());
+    bytes_->to_server.erase(0, count);
+    return {count, count > 0 ? State::kOpen : State::kLater};
+  }
+  Progress Write(std::span<const std::string_view> texts) override {
+    bytes_->to_client += texts[0];
+    return {texts[0].size(), State::kOpen};
+  }
+  void WhenReadable(std::function<void()>) override { ++bytes_->waits; }
+  void WhenWritable(std::function<void()>) override {}
+  bool HasHungUp() override { return false; }
+  void ShutdownSend() override {}
+  void Close() override {}
+
+ private:
+  Bytes* const bytes_;
+  const std::string peer_ = "127.0.0.1";
+};
+
+class CountingThread final : public ConnectionThread {
+ public:
+  bool Post(std::function<void()>) override { return ++posted > 0; }
+  bool is_current() const override { return true; }
+  int64_t NowNs() const override { return 0; }
+  int posted = 0;
+};
+
+// No byte of the socket below announces what is already decrypted.
+TEST(TlsSocketTest, TheRestOfARecordIsReadWithoutWaiting) {
+  const TestPair pair = TestAuthority("an authority").Issue("first");
+  const auto checked = CheckTls({"cert", "key", ""}, {pair.cert, pair.key, ""});
+  ASSERT_TRUE(checked.ok());
+  MemorySocket::Bytes bytes;
+  const auto thread = std::make_shared<CountingThread>();
+  TlsSocket socket(checked->context.get(), std::make_unique<MemorySocket>(&bytes), thread);
+  const std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
+  const std::unique_ptr<SSL, void (*)(SSL*)> client(SSL_new(context.get()), SSL_free);
+  SSL_set_bio(client.get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
+  const auto send = [&] {
+    char sent[4096];
+    const int count = BIO_read(SSL_get_wbio(client.get()), sent, sizeof sent);
+    if (count > 0) bytes.to_server.append(sent, static_cast<size_t>(count));
+  };
+  for (int i = 0; i < 4; ++i) {
+    SSL_connect(client.get());
+    send();
+    socket.Handshake();
+    BIO_write(SSL_get_rbio(client.get()), bytes.to_client.data(), static_cast<int>(bytes.to_client.size()));
+    bytes.to_client.clear();
+  }
+  ASSERT_EQ(SSL_write(client.get(), std::string(1000, 'a').data(), 1000), 1000);
+  send();
+
+  char room[600];
+  EXPECT_EQ(socket.Read(room).bytes, 600u);
+  socket.WhenReadable([] {});
+  EXPECT_EQ(thread->posted, 1);
+  EXPECT_EQ(bytes.waits, 0);
+  EXPECT_EQ(socket.Read(room).bytes, 400u);
+  socket.WhenReadable([] {});
+  EXPECT_EQ(thread->posted, 1);
+  EXPECT_EQ(bytes.waits, 1);
 }
 
 }  // namespace
