@@ -1,7 +1,8 @@
 // A clock that a test moves by hand.
-// The thread that moves it, and any reader of the same thread.
+// One thread moves it; any reads it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "engine/clock.h"
@@ -14,7 +15,7 @@ class FakeClock final : public Clock {
   void Advance(int64_t ns) { now_ns_ += ns; }
 
  private:
-  int64_t now_ns_ = 1;  // 0 means "did not happen" in Timings
+  std::atomic<int64_t> now_ns_{1};  // 0 means "did not happen" in Timings
 };
 
 }  // namespace tramontane
