@@ -73,9 +73,10 @@ Pair Connect() {
   socklen_t size = sizeof(address);
   auto* any = reinterpret_cast<sockaddr*>(&address);
   Pair pair;
+  if (listener < 0) return pair;
   if (bind(listener, any, size) == 0 && listen(listener, 1) == 0 && getsockname(listener, any, &size) == 0) {
     pair.near = socket(AF_INET, SOCK_STREAM, 0);
-    if (connect(pair.near, any, size) == 0) pair.far = accept(listener, nullptr, nullptr);
+    if (pair.near >= 0 && connect(pair.near, any, size) == 0) pair.far = accept(listener, nullptr, nullptr);
     const int on = 1;
     setsockopt(pair.near, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   }
