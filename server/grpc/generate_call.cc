@@ -1,31 +1,19 @@
 #include "server/grpc/generate_call.h"
 
+#include <iterator>
+#include <memory>
 #include <utility>
 #include <vector>
 
-#include "kernels/core/check.h"
-#include "server/grpc/grpc_status.h"
 #include "server/grpc/message_parts.h"
 #include "server/grpc/raw_message.h"
 #include "server/grpc/served_status.h"
 
 namespace tramontane {
 
-void GenerateCall::OnMessage(const grpc::ByteBuffer& bytes) {
-  if (const RpcError error = served_.Open(); !error.ok()) return EndRefused(error);
-  const bool taken = core_.workers().TrySubmit(
-      UnpackedBytes(bytes), caller().identity,
-      [self = Self(), bytes] {
-        if (const RpcError error = self->Read(bytes); !error.ok()) self->EndRefused(error);
-      },
-      [self = Self()] { self->GiveWay(); });
-  if (!taken) EndRefused(core_.WorkersBusyError());
-}
-
 // Only now it is known what kind of work this is: where a constraint may have to be compiled, it queues once
 // more, for that.
 RpcError GenerateCall::Read(const grpc::ByteBuffer& bytes) {
-  if (RpcError error = served_.CheckIsWanted(); !error.ok()) return error;
   v1::GenerateRequest proto;
   const Clock& clock = *served_.serving()->model.clock;
   const int64_t begin_ns = clock.NowNs();
@@ -33,22 +21,11 @@ RpcError GenerateCall::Read(const grpc::ByteBuffer& bytes) {
   served_.NoteParse(clock.NowNs() - begin_ns);
   if (!InferenceCore::MayCompile(proto)) return Admit(proto);
   const auto shared = std::make_shared<const v1::GenerateRequest>(std::move(proto));
-  const bool taken = core_.SubmitCall(
-      *shared, served_.caller(),
-      [self = Self(), shared] {
-        if (const RpcError error = self->Admit(*shared); !error.ok()) self->EndRefused(error);
-      },
-      [self = Self()] { self->GiveWay(); });
-  return taken ? RpcError() : core_.WorkersBusyError();
+  return SubmitAgain(*shared, [this, shared] { return Admit(*shared); });
 }
 
 RpcError GenerateCall::Admit(const v1::GenerateRequest& proto) {
-  if (RpcError error = served_.CheckIsWanted(); !error.ok()) return error;
-  const std::weak_ptr<GenerateCall> weak = Self();
-  RpcError error = served_.Admit(proto, [weak] {
-    if (const std::shared_ptr<GenerateCall> call = weak.lock()) call->ScheduleWrite();
-  });
-  if (!error.ok()) return error;
+  if (RpcError error = served_.Admit(proto, OnReady()); !error.ok()) return error;
 
   // At once on admission, so that a client can tell being accepted from the first token.
   AddIdsToInitialMetadata(served_, *context_);
@@ -61,17 +38,6 @@ RpcError GenerateCall::Admit(const v1::GenerateRequest& proto) {
   }
   WriteNext();
   return {};
-}
-
-// At most one entry per call waits for a writer, so the writers' queue of max_streams entries cannot
-// overflow.
-void GenerateCall::ScheduleWrite() {
-  if (write_scheduled_.exchange(true)) return;
-  const bool taken = writers_.TrySubmit(0, [self = Self()] {
-    self->write_scheduled_ = false;
-    self->WriteNext();
-  });
-  TM_CHECK(taken, "the writers' queue is full");
 }
 
 void GenerateCall::OnWriteDone(bool ok) {
@@ -138,13 +104,9 @@ void GenerateCall::TakeEvents() {
   if (taken.done) outcome_ = taken.outcome;
 }
 
-void GenerateCall::EndRefused(const RpcError& error) {
-  {
-    std::lock_guard lock(mutex_);
-    ended_ = true;
-  }
-  AddIdsToInitialMetadata(served_, *context_);
-  Finish(EndServed(error, served_, *context_));
+void GenerateCall::NoteRefused() {
+  std::lock_guard lock(mutex_);
+  ended_ = true;
 }
 
 }  // namespace tramontane
