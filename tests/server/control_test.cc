@@ -129,8 +129,8 @@ TEST(Life, ReflectionListsTheService) {
   std::string response;
   // ServerReflectionRequest.list_services is field 7.
   const grpc::Status status =
-      RawCall(server.channel(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-              std::string("\x3a\x00", 2), &response);
+      CallWithBytes(server.channel(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                    std::string("\x3a\x00", 2), &response);
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_THAT(response, HasSubstr(kService));
   EXPECT_THAT(response, HasSubstr("grpc.health.v1.Health"));

@@ -296,12 +296,12 @@ TEST(GrpcDoor, UnreadAnswersHaveABudget) {
     unread.back()->Write(request);
   }
   grpc::Status status;
-  for (int i = 0; i < 1000 && status.ok(); ++i) status = RawCall(server.channel(), kTokenize, request);
+  for (int i = 0; i < 1000 && status.ok(); ++i) status = CallWithBytes(server.channel(), kTokenize, request);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
   EXPECT_THAT(status.error_message(), AllOf(HasSubstr("max_unread_answer_bytes"), HasSubstr("1048576")));
   unread.clear();  // their client hangs up
   status = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "");
-  for (int i = 0; i < 1000 && !status.ok(); ++i) status = RawCall(server.channel(), kTokenize, request);
+  for (int i = 0; i < 1000 && !status.ok(); ++i) status = CallWithBytes(server.channel(), kTokenize, request);
   EXPECT_TRUE(status.ok()) << "what nobody waits for is free again";
 }
 

@@ -87,7 +87,7 @@ TEST(MessageMemory, AMessageThatWouldTakeMoreThanAllMayEndsItsCallAndNoOther) {
   ScriptedServerOptions options;
   options.server.grpc_memory_bytes = 4 << 20;
   ScriptedServer server(options);
-  const grpc::Status status = RawCall(server.channel(), kTokenize, std::string(7 << 20, 'x'));
+  const grpc::Status status = CallWithBytes(server.channel(), kTokenize, std::string(7 << 20, 'x'));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
   Stream stream(server.stub(), RequestOfIds({1, 2}, 2));
   EXPECT_TRUE(stream.ReadAll().ok());
@@ -409,10 +409,10 @@ TEST_F(Refusals, MetadataThatCannotNameARequestIsRefusedByItsKey) {
 
 TEST_F(Refusals, TextThatIsNotUtf8IsNamedByItsPath) {
   // The generated client would check the text; bytes do not. Field 3 of GenerateRequest is the text.
-  grpc::Status status = RawCall(server_->channel(), kGenerate,
-                                std::string("\x1a\x04") +
-                                    "ab\xff"
-                                    "c");
+  grpc::Status status = CallWithBytes(server_->channel(), kGenerate,
+                                      std::string("\x1a\x04") +
+                                          "ab\xff"
+                                          "c");
   ExpectRefused(status, "text");
   EXPECT_THAT(status.error_message(), HasSubstr("byte 2"));
   EXPECT_EQ(DetailOf<google::rpc::ErrorInfo>(status)->reason(), "INVALID_UTF8");
@@ -420,7 +420,7 @@ TEST_F(Refusals, TextThatIsNotUtf8IsNamedByItsPath) {
   // chat (5) { messages (1) { content (2): "ok" }, messages { content: bad } }
   const std::string good = std::string("\x0a\x04\x12\x02") + "ok";
   const std::string bad = std::string("\x0a\x04\x12\x02") + "o\xc3";
-  status = RawCall(server_->channel(), kGenerate, std::string("\x2a\x0c") + good + bad);
+  status = CallWithBytes(server_->channel(), kGenerate, std::string("\x2a\x0c") + good + bad);
   ExpectRefused(status, "chat.messages[1].content");
   ExpectStillServing();
 }
@@ -435,7 +435,7 @@ TEST_F(Refusals, BytesThatAreNoMessageAreRefusedWithAReason) {
   for (size_t i = 0; i < broken.size(); ++i) {
     SCOPED_TRACE(i);
     for (const char* method : {kGenerate, kTokenize, "/tramontane.v1.Inference/Abort"}) {
-      const grpc::Status status = RawCall(server_->channel(), method, broken[i]);
+      const grpc::Status status = CallWithBytes(server_->channel(), method, broken[i]);
       EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT)
           << method << " " << status.error_message();
       EXPECT_THAT(status.error_message(), HasSubstr("tramontane.v1.")) << method;
@@ -445,7 +445,7 @@ TEST_F(Refusals, BytesThatAreNoMessageAreRefusedWithAReason) {
     }
   }
   // token_ids (4) { ids (1): cut inside }
-  EXPECT_EQ(RawCall(server_->channel(), kGenerate, std::string("\x22\x03\x0a\x7f\x01", 5)).error_code(),
+  EXPECT_EQ(CallWithBytes(server_->channel(), kGenerate, std::string("\x22\x03\x0a\x7f\x01", 5)).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
   ExpectStillServing();
 }
@@ -457,7 +457,7 @@ TEST_F(Refusals, MillionsOfTinyFieldsAreRefusedBeforeTheyTakeMemory) {
   for (size_t size = messages.size(); size > 0; size >>= 7) {
     chat += static_cast<char>((size & 0x7f) | (size > 0x7f ? 0x80 : 0));
   }
-  const grpc::Status status = RawCall(server_->channel(), kGenerate, chat + messages);
+  const grpc::Status status = CallWithBytes(server_->channel(), kGenerate, chat + messages);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("fields"));
   ExpectStillServing();
@@ -466,7 +466,7 @@ TEST_F(Refusals, MillionsOfTinyFieldsAreRefusedBeforeTheyTakeMemory) {
 TEST_F(Refusals, HugeMetadataAndMessagesAreRefused) {
   Stream stream(server_->stub(), RequestOfIds({1}, 1), {{"x-big", std::string(100'000, 'x')}});
   EXPECT_EQ(stream.ReadAll().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  const grpc::Status status = RawCall(server_->channel(), kTokenize, std::string((64u << 20) + 1, 'x'));
+  const grpc::Status status = CallWithBytes(server_->channel(), kTokenize, std::string((64u << 20) + 1, 'x'));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   v1::AbortRequest abort;
   abort.add_request_ids(std::string(2u << 20, 'x'));
@@ -475,9 +475,9 @@ TEST_F(Refusals, HugeMetadataAndMessagesAreRefused) {
 }
 
 TEST_F(Refusals, AnUnknownMethodIsUnimplemented) {
-  EXPECT_EQ(RawCall(server_->channel(), "/tramontane.v1.Inference/Nope", "").error_code(),
+  EXPECT_EQ(CallWithBytes(server_->channel(), "/tramontane.v1.Inference/Nope", "").error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_EQ(RawCall(server_->channel(), "/nobody.v1.Knows/This", "").error_code(),
+  EXPECT_EQ(CallWithBytes(server_->channel(), "/nobody.v1.Knows/This", "").error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
   ExpectStillServing();
 }

@@ -182,8 +182,8 @@ v1::GenerateRequest RequestOfIds(std::vector<int32_t> ids, int64_t max_tokens) {
   return request;
 }
 
-grpc::Status RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                     const std::string& bytes, std::string* response) {
+grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                           const std::string& bytes, std::string* response) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   const grpc::Slice slice(bytes);
@@ -206,7 +206,7 @@ int HealthOf(const std::shared_ptr<grpc::Channel>& channel, const std::string& s
   // HealthCheckRequest.service is field 1; HealthCheckResponse.status too.
   const std::string request = std::string("\x0a") + static_cast<char>(service.size()) + service;
   std::string response;
-  if (!RawCall(channel, "/grpc.health.v1.Health/Check", request, &response).ok()) return -1;
+  if (!CallWithBytes(channel, "/grpc.health.v1.Health/Check", request, &response).ok()) return -1;
   return response.size() == 2 && response[0] == '\x08' ? response[1] : -1;
 }
 

@@ -114,8 +114,8 @@ class Stream {
 v1::GenerateRequest RequestOfIds(std::vector<int32_t> ids, int64_t max_tokens);
 
 // Sends bytes to a method by name, as no generated client would; `response` gets the bytes that come back.
-grpc::Status RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                     const std::string& bytes, std::string* response = nullptr);
+grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                           const std::string& bytes, std::string* response = nullptr);
 
 // SERVING is 1, NOT_SERVING 2; -1 where the call failed.
 int HealthOf(const std::shared_ptr<grpc::Channel>& channel, const std::string& service);
