@@ -60,6 +60,10 @@ std::string_view WithoutAuthority(std::string_view target) {
   return path == std::string_view::npos ? "/" : target.substr(path);
 }
 
+// What is left of a chunked body has so many bytes at least, "0\r\n\r\n", and Beast, once it has seen the
+// "0", takes for granted that they are there.
+constexpr size_t kLeastLastChunk = 5;
+
 // Fields that Beast takes apart value by value, which costs it thirty times what other bytes do.
 bool IsList(std::string_view name) {
   constexpr std::string_view kLists[] = {"connection", "proxy-connection", "content-length",
@@ -159,6 +163,7 @@ struct HttpRequestParser::Impl {
   bool has_header = false;  // whole
   bool keep_alive = false;  // as the header has it: Beast reads on behind a chunked body
   bool failed = false;
+  bool waits = false;  // for more than what came last
   HttpRefusal refusal;
 };
 
@@ -182,9 +187,11 @@ size_t HttpRequestParser::Feed(std::string_view bytes) {
       impl_->Fail(TooLongLists());
       break;
     }
+    if (impl_->waits && impl_->has_header && next.size() < kLeastLastChunk) break;
     error_code fault;
     const size_t used = reader.put(boost::asio::const_buffer(next.data(), next.size()), fault);
     taken += used;
+    impl_->waits = used == 0;
     if (!impl_->has_header) impl_->header_bytes += static_cast<int64_t>(used);
     if (reader.has_too_many_fields) {
       impl_->Fail(TooManyFields(impl_->limits));

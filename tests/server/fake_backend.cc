@@ -38,6 +38,7 @@ struct FakeBackend::Impl final : public grpc::CallbackGenericService {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterCallbackGenericService(this);
     server = builder.BuildAndStart();
+    grpc::EnableDefaultHealthCheckService(false);  // of this server alone: the process may start others
     server->GetHealthCheckService()->SetServingStatus("tramontane.v1.Inference", true);
     address = "127.0.0.1:" + std::to_string(port);
   }

@@ -33,7 +33,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr char kTokenize[] = "/tramontane.v1.Inference/Tokenize";
 constexpr char kInfo[] = "/tramontane.v1.Inference/GetServerInfo";
 constexpr char kWatch[] = "/grpc.health.v1.Health/Watch";
 

@@ -22,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int64_t kMinuteMs = 60'000;
+constexpr int64_t kLongMs = 60'000;
 
 std::string StartedBytes() {
   v1::GenerateResponse event;
@@ -63,7 +63,7 @@ class LyingBackend : public ::testing::Test {
  protected:
   void SetUp() override {
     QuietLogs();
-    ASSERT_TRUE(client_.WaitUntilReady(kMinuteMs));
+    ASSERT_TRUE(client_.WaitUntilReady(kLongMs));
     GatewayOptions options;
     options.address = "127.0.0.1:0";
     auto gateway = Gateway::Start(options, client_);
@@ -257,7 +257,7 @@ TEST_F(Fleet, WhatTheRequestIsIsTriedOnce) {
 
 TEST_F(Fleet, RoomIsLookedForOnceMoreAtAServerThatHasNotRefused) {
   refusal_ = BusyError("QUEUE_FULL", "come again");
-  options_.poll_interval_ms = kMinuteMs;
+  options_.poll_interval_ms = kLongMs;
   RemoteClient hears_nothing(options_);
   WaitUntilUp(hears_nothing);
   EXPECT_EQ(Tries(hears_nothing), 2);

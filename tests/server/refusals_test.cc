@@ -26,7 +26,6 @@ using ::testing::HasSubstr;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr char kGenerate[] = "/tramontane.v1.Inference/Generate";
-constexpr char kTokenize[] = "/tramontane.v1.Inference/Tokenize";
 
 template <typename Detail>
 std::optional<Detail> DetailOf(const grpc::Status& status) {

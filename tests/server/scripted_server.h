@@ -113,6 +113,8 @@ class Stream {
 
 v1::GenerateRequest RequestOfIds(std::vector<int32_t> ids, int64_t max_tokens);
 
+inline constexpr char kTokenize[] = "/tramontane.v1.Inference/Tokenize";  // the name of a method
+
 // Sends bytes to a method by name, as no generated client would; `response` gets the bytes that come back.
 grpc::Status CallWithBytes(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                            const std::string& bytes, std::string* response = nullptr);
