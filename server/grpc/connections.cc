@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,11 +26,14 @@ uint64_t Cookie(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
 }
 
-int64_t BytesReceived(int fd) {
+// What gRPC has read: what came, less what still lies in the system's buffer.
+int64_t BytesRead(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
-  const bool is_known = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0;
-  return is_known ? static_cast<int64_t>(info.tcpi_bytes_received) : 0;
+  int unread = 0;
+  const bool is_known =
+      ioctl(fd, FIONREAD, &unread) == 0 && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0;
+  return is_known ? static_cast<int64_t>(info.tcpi_bytes_received) - unread : 0;
 }
 
 struct PeerName {
@@ -147,7 +151,7 @@ void GrpcConnections::Sweep() {
   int64_t most = 0;
   const GrpcConnection* largest = nullptr;
   for (const auto& [key, connection] : connections_) {
-    const int64_t bytes = BytesReceived(connection->fd_);
+    const int64_t bytes = BytesRead(connection->fd_);
     if (connection->moved_.exchange(false)) {
       connection->bytes_then_ = bytes;
       connection->order_ = ++last_order_;
@@ -155,7 +159,9 @@ void GrpcConnections::Sweep() {
     const int64_t since = bytes - connection->bytes_then_;
     arriving += since;
     const int64_t allowed = connection->reading_ > 0 ? limits_.max_arriving_bytes / 2 : kMaxIdleBytes;
-    if (since > allowed) connection->Close();
+    // Twice: where the machine is busy, a call begins later than its bytes are read.
+    const bool was_over = std::exchange(connection->is_over_, since > allowed);
+    if (was_over && connection->is_over_) connection->Close();
     if (since > most) {
       most = since;
       largest = connection.get();

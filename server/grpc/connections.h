@@ -45,7 +45,8 @@ class GrpcConnection {
   std::atomic<int32_t> reading_{0};  // of them, whose message has not come yet
   std::atomic<bool> moved_{false};   // a call began, went on or ended since the table looked
   int64_t order_ = 0;                // by when it came, or had a call last
-  int64_t bytes_then_ = 0;           // that had come when it moved last
+  int64_t bytes_then_ = 0;           // that were read when it moved last
+  bool is_over_ = false;             // more were read since than it may send, when the table looked last
 };
 
 class GrpcConnections {
