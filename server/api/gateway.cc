@@ -4,13 +4,15 @@
 #include <exception>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "server/access/doorkeeper.h"
 #include "server/access/tls_files.h"
-#include "server/api/gateway_exchange.h"
 #include "server/api/openai/request_shapes.h"
 #include "server/api/routes.h"
 #include "server/api/shared/api_error.h"
+#include "server/api/shared/dialect.h"
+#include "server/api/shared/gateway_exchange.h"
 #include "server/api/stages.h"
 #include "server/http/server.h"
 
@@ -36,27 +38,40 @@ std::function<void(int status)> OnAnswer(std::shared_ptr<HttpCounts> counts, con
   };
 }
 
-RouteMatch FindRouteOf(const HttpRequest& request, const GatewayOptions& options) {
-  const std::string_view method = request.method == "HEAD" ? std::string_view("GET") : request.method;
-  const Door admin = options.trace != nullptr ? Door::kAdmin : Door::kAdminWithoutDebug;
-  return FindRoute(method, request.path, options.is_admin_door ? admin : Door::kPublic);
-}
+// The routes of a door.
+struct DoorRoutes {
+  DoorRoutes(const std::vector<Route>& routes, const GatewayOptions& options) : routes(routes) {
+    if (options.is_admin_door) door = options.trace != nullptr ? Door::kAdmin : Door::kAdminWithoutDebug;
+  }
+  RouteMatch Find(const HttpRequest& request) const {
+    const std::string_view method = request.method == "HEAD" ? std::string_view("GET") : request.method;
+    return FindRoute(method, request.path, door, routes);
+  }
 
-// What the transport refuses is counted, told of and readable by pages as every other answer is.
-RefusalWriter RefusalWriterOf(std::shared_ptr<HttpCounts> counts, const GatewayOptions& options) {
-  return [counts = std::move(counts), options](const HttpRefusal& refusal, const HttpRequest& request) {
-    HttpResponse response = ErrorResponse(ToApiError(refusal));
-    const HttpHeaders headers = CorsHeaders(options, request);
-    response.headers.insert(response.headers.end(), headers.begin(), headers.end());
-    OnAnswer(counts, options, FindRouteOf(request, options).path, request)(response.status);
-    return response;
-  };
+  const std::vector<Route>& routes;
+  Door door = Door::kPublic;
+};
+
+// What the transport refuses is said in the words of its route, counted, told of and readable by pages as
+// every other answer is.
+RefusalWriter RefusalWriterOf(std::shared_ptr<HttpCounts> counts, const GatewayOptions& options,
+                              const DoorRoutes& routes) {
+  return
+      [counts = std::move(counts), options, routes](const HttpRefusal& refusal, const HttpRequest& request) {
+        const RouteMatch match = routes.Find(request);
+        HttpResponse response = ErrorResponse(*match.dialect, ToApiError(refusal), request);
+        const HttpHeaders headers = CorsHeaders(options, request);
+        response.headers.insert(response.headers.end(), headers.begin(), headers.end());
+        OnAnswer(counts, options, match.path, request)(response.status);
+        return response;
+      };
 }
 
 // Who asks is known before the body is waited for.
 std::optional<HttpResponse> AttachCaller(const GatewayOptions& options,
-                                         const std::shared_ptr<HttpCounts>& counts, HttpRequest* request) {
-  const RouteMatch match = FindRouteOf(*request, options);
+                                         const std::shared_ptr<HttpCounts>& counts, const DoorRoutes& routes,
+                                         HttpRequest* request) {
+  const RouteMatch match = routes.Find(*request);
   auto caller = std::make_shared<Caller>();
   auto refusal = IdentifyCaller({.request = *request, .match = match, .options = options}, caller.get());
   request->attached = std::move(caller);
@@ -73,14 +88,15 @@ std::function<std::shared_ptr<ssl_ctx_st>()> TlsContextOf(const GatewayOptions& 
   return [files = options.tls] { return files->context(); };
 }
 
-HttpServerOptions ServerOptionsOf(const GatewayOptions& options, std::shared_ptr<HttpCounts> counts) {
+HttpServerOptions ServerOptionsOf(const GatewayOptions& options, const std::shared_ptr<HttpCounts>& counts,
+                                  const DoorRoutes& routes) {
   return {.address = options.address,
           .io_threads = options.io_threads,
           .handler_threads = options.handler_threads,
           .limits = options.limits,
-          .write_refusal = RefusalWriterOf(counts, options),
-          .on_header = [&options,
-                        counts](HttpRequest* request) { return AttachCaller(options, counts, request); },
+          .write_refusal = RefusalWriterOf(counts, options, routes),
+          .on_header = [&options, counts, routes](
+                           HttpRequest* request) { return AttachCaller(options, counts, routes, request); },
           .unread_answers = options.unread_answers,
           .tls_context = TlsContextOf(options)};
 }
@@ -88,15 +104,17 @@ HttpServerOptions ServerOptionsOf(const GatewayOptions& options, std::shared_ptr
 }  // namespace
 
 struct Gateway::Impl {
-  Impl(GatewayOptions given, InferenceClient& client)
+  Impl(GatewayOptions given, InferenceClient& client, const std::vector<Route>& all_routes)
       : options(std::move(given)),
+        routes(all_routes, options),
         shapes(options.field_limits),
         context{client, options, *counts, leaving, &shapes} {}
 
   void Handle(const std::shared_ptr<HttpExchange>& received) const;
-  void Run(const Route& route, const std::shared_ptr<HttpExchange>& exchange) const;
+  void Run(const Route& route, const std::shared_ptr<GatewayExchange>& exchange) const;
 
   const GatewayOptions options;
+  const DoorRoutes routes;
   const RequestShapes shapes;
   const std::shared_ptr<HttpCounts> counts = std::make_shared<HttpCounts>();
   const GatewayContext context;
@@ -108,9 +126,10 @@ struct Gateway::Impl {
 // On an io thread.
 void Gateway::Impl::Handle(const std::shared_ptr<HttpExchange>& received) const {
   const HttpRequest& request = received->request();
-  const RouteMatch match = FindRouteOf(request, options);
-  const auto exchange = std::make_shared<GatewayExchange>(received, CorsHeaders(options, request),
-                                                          OnAnswer(counts, options, match.path, request));
+  const RouteMatch match = routes.Find(request);
+  const auto exchange =
+      std::make_shared<GatewayExchange>(received, *match.dialect, CorsHeaders(options, request),
+                                        OnAnswer(counts, options, match.path, request));
   auto answer = PassStages({.request = request, .match = match, .options = options, .draining = draining});
   if (answer) return exchange->Respond(*std::move(answer));
   const Route& route = *match.route;
@@ -118,21 +137,22 @@ void Gateway::Impl::Handle(const std::shared_ptr<HttpExchange>& received) const 
   exchange->RunOnHandler([this, &route, exchange] { Run(route, exchange); });
 }
 
-void Gateway::Impl::Run(const Route& route, const std::shared_ptr<HttpExchange>& exchange) const {
+void Gateway::Impl::Run(const Route& route, const std::shared_ptr<GatewayExchange>& exchange) const {
   try {
     route.endpoint(context, exchange);
   } catch (const std::exception& fault) {
-    exchange->Respond(ErrorResponse(EndpointFault(fault)));
+    exchange->Fail(EndpointFault(fault));
   }
 }
 
-StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options, InferenceClient& client) {
+StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options, InferenceClient& client,
+                                                  const std::vector<Route>& routes) {
   if (options.doorkeeper == nullptr) {
     options.doorkeeper = std::make_shared<const Doorkeeper>();
   }
-  auto impl = std::make_unique<Impl>(std::move(options), client);
+  auto impl = std::make_unique<Impl>(std::move(options), client, routes);
   TM_ASSIGN_OR_RETURN(impl->server,
-                      HttpServer::Start(ServerOptionsOf(impl->options, impl->counts),
+                      HttpServer::Start(ServerOptionsOf(impl->options, impl->counts, impl->routes),
                                         [impl = impl.get()](const std::shared_ptr<HttpExchange>& exchange) {
                                           impl->Handle(exchange);
                                         }));

@@ -1,4 +1,4 @@
-// Gateway: OpenAI's HTTP API in front of an InferenceClient.
+// Gateway: the HTTP API in front of an InferenceClient.
 //
 // Start, Leave, Drain and Stop from one thread, in this order; the rest from any.
 // Always: requests are checked and probes are answered on io threads, bodies are parsed and planned on
@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/core/status.h"
+#include "server/api/routes.h"
 #include "server/api/shared/gateway_context.h"
 #include "server/call/inference_client.h"
 
@@ -18,9 +20,10 @@ namespace tramontane {
 
 class Gateway {
  public:
-  // Listens and answers. `client` must outlive it. UNAVAILABLE naming the address and the cause when that
-  // fails.
-  static StatusOr<std::unique_ptr<Gateway>> Start(GatewayOptions options, InferenceClient& client);
+  // Listens and answers. `client` and `routes` must outlive it. UNAVAILABLE naming the address and the cause
+  // when that fails.
+  static StatusOr<std::unique_ptr<Gateway>> Start(GatewayOptions options, InferenceClient& client,
+                                                  const std::vector<Route>& routes = Routes());
   ~Gateway();  // as Stop
 
   // "127.0.0.1:8000", with the port that was really taken.

@@ -9,7 +9,8 @@ struct Gateway::Impl {
   std::string address;
 };
 
-StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options, InferenceClient&) {
+StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options, InferenceClient&,
+                                                  const std::vector<Route>&) {
   return Status(
       StatusCode::kUnimplemented,
       "http_address: cannot listen on " + options.address +

@@ -68,13 +68,17 @@ bool IsAt(Door door, const Route& route) {
 
 }  // namespace
 
-RouteMatch FindRoute(std::string_view method, std::string_view path, Door door) {
+RouteMatch FindRoute(std::string_view method, std::string_view path, Door door,
+                     const std::vector<Route>& routes) {
   RouteMatch match;
   if (EscapesALetter(path)) return match;
   const std::string api = ApiPath(path);
-  for (const Route& route : Routes()) {
+  for (const Route& route : routes) {
     if (!Matches(route, path, api) || !IsAt(door, route)) continue;
-    if (match.path.empty()) match.path = route.path;
+    if (match.path.empty()) {
+      match.path = route.path;
+      match.dialect = route.dialect;
+    }
     match.methods.append(match.methods.empty() ? "" : ", ").append(route.method);
     if (route.method == method) match.route = &route;
   }

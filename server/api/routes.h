@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "server/api/openai/dialect.h"
+#include "server/api/shared/dialect.h"
 #include "server/api/shared/gateway_context.h"
 
 namespace tramontane {
@@ -38,7 +40,8 @@ struct Route {
   Spelling spelling = Spelling::kApi;
   AnsweredOn thread = AnsweredOn::kHandlerThread;
   OnDoors doors = OnDoors::kPublic;
-  bool is_open = false;  // without a key, where others need one
+  bool is_open = false;               // without a key, where others need one
+  const Dialect* dialect = &kOpenAi;  // in which all errors are said behind its path
 };
 
 const std::vector<Route>& Routes();
@@ -46,11 +49,13 @@ const std::vector<Route>& Routes();
 // What is found for a request. Always: a path with a percent-escaped letter or digit is nobody's, so that
 // rules about paths, in a proxy before this server, see every path as it is routed.
 struct RouteMatch {
-  const Route* route = nullptr;  // null: no such path, or not with this method
-  std::string methods;           // that the path has, "GET, POST"; "": no such path
-  std::string_view path;         // of the endpoint, whatever its methods; "": no such path
+  const Route* route = nullptr;       // null: no such path, or not with this method
+  std::string methods;                // that the path has, "GET, POST"; "": no such path
+  std::string_view path;              // of the endpoint, whatever its methods; "": no such path
+  const Dialect* dialect = &kOpenAi;  // of the path, whatever its methods
 };
 enum class Door { kPublic, kAdmin, kAdminWithoutDebug };
-RouteMatch FindRoute(std::string_view method, std::string_view path, Door door = Door::kPublic);
+RouteMatch FindRoute(std::string_view method, std::string_view path, Door door = Door::kPublic,
+                     const std::vector<Route>& routes = Routes());
 
 }  // namespace tramontane

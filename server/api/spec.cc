@@ -214,7 +214,7 @@ std::string OpenApiJson(const std::string& version, const RequestShapes& shapes)
   return PrintJson(document);
 }
 
-void AnswerOpenApi(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerOpenApi(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   HttpResponse response;
   response.body = OpenApiJson(context.options.version, *context.shapes);
   exchange->Respond(std::move(response));

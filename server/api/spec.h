@@ -28,6 +28,6 @@ const std::vector<Operation>& Operations();
 
 std::string OpenApiJson(const std::string& version, const RequestShapes& shapes);
 
-void AnswerOpenApi(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerOpenApi(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
 
 }  // namespace tramontane

@@ -8,6 +8,7 @@
 
 #include "server/access/doorkeeper.h"
 #include "server/api/shared/api_error.h"
+#include "server/api/shared/dialect.h"
 #include "server/api/shared/request_timeout.h"
 #include "server/api/shared/timing.h"
 #include "server/base/host_port.h"
@@ -17,13 +18,17 @@ namespace {
 
 using Answer = std::optional<HttpResponse>;
 
-Answer RefusedAtStage(int status, std::string code, std::string message) {
+Answer RefusedWith(const Arrival& arrival, const ApiError& error) {
+  return ErrorResponse(*arrival.match.dialect, error, arrival.request);
+}
+
+Answer RefusedAtStage(const Arrival& arrival, int status, std::string code, std::string message) {
   ApiError error;
   error.status = status;
   if (status == 403) error.type = "permission_error";
   error.code = std::move(code);
   error.message = std::move(message);
-  return ErrorResponse(error);
+  return RefusedWith(arrival, error);
 }
 
 bool HasAny(const std::vector<std::string>& allowed) {
@@ -48,22 +53,22 @@ bool MayBeCalled(const Arrival& arrival, std::string_view authority) {
   return IsLoopback(*host) || Has(names, *host) || (!arrival.request.on_loopback && IsIpAddress(*host));
 }
 
-Answer RefusedHost(std::string_view host) {
+Answer RefusedHost(const Arrival& arrival, std::string_view host) {
   return RefusedAtStage(
-      403, "host_not_allowed",
+      arrival, 403, "host_not_allowed",
       "Host: \"" + std::string(host) + "\" is not a name of this server; http_host adds names");
 }
 
 Answer CheckHost(const Arrival& arrival) {
   for (const auto& [name, value] : arrival.request.headers) {
-    if (name == "host" && !MayBeCalled(arrival, value)) return RefusedHost(value);
+    if (name == "host" && !MayBeCalled(arrival, value)) return RefusedHost(arrival, value);
   }
   const std::string_view target = arrival.request.target;
   const size_t scheme = target.find("://");
   if (target.starts_with('/') || scheme == std::string_view::npos) return std::nullopt;
   const std::string_view authority =
       target.substr(scheme + 3, target.find_first_of("/?#", scheme + 3) - scheme - 3);
-  return MayBeCalled(arrival, authority) ? std::nullopt : RefusedHost(authority);
+  return MayBeCalled(arrival, authority) ? std::nullopt : RefusedHost(arrival, authority);
 }
 
 bool IsLocalOrigin(std::string_view origin) {
@@ -78,7 +83,7 @@ Answer CheckOrigin(const Arrival& arrival) {
   for (const auto& [name, value] : arrival.request.headers) {
     if (name != "origin" || IsLocalOrigin(value) || Has(allowed, value)) continue;
     return RefusedAtStage(
-        403, "origin_not_allowed",
+        arrival, 403, "origin_not_allowed",
         "Origin: \"" + value + "\" may not call this server; http_cors_origin adds origins");
   }
   return std::nullopt;
@@ -88,7 +93,7 @@ Answer CheckOrigin(const Arrival& arrival) {
 
 Answer CheckPath(const Arrival& arrival) {
   if (!arrival.match.methods.empty()) return std::nullopt;
-  return RefusedAtStage(404, "unknown_url", "unknown path " + arrival.request.path);
+  return RefusedAtStage(arrival, 404, "unknown_url", "unknown path " + arrival.request.path);
 }
 
 // Browsers ask this before they send anything but the simplest request.
@@ -113,7 +118,7 @@ Answer CheckMethod(const Arrival& arrival) {
   if (arrival.match.route != nullptr) return std::nullopt;
   const HttpRequest& request = arrival.request;
   Answer answer =
-      RefusedAtStage(405, "method_not_allowed",
+      RefusedAtStage(arrival, 405, "method_not_allowed",
                      request.path + " is for " + arrival.match.methods + ", not " + request.method);
   answer->headers.emplace_back("allow", arrival.match.methods);
   return answer;
@@ -122,7 +127,7 @@ Answer CheckMethod(const Arrival& arrival) {
 Answer CheckDraining(const Arrival& arrival) {
   const bool is_probe = arrival.match.route->thread == AnsweredOn::kIoThread;
   if (!arrival.draining || arrival.request.method != "POST" || is_probe) return std::nullopt;
-  return ErrorResponse(ToApiError(ServerStops()));
+  return RefusedWith(arrival, ToApiError(ServerStops()));
 }
 
 // ---- with what ----------------------------------------------------------------------------------
@@ -137,17 +142,18 @@ Answer CheckMediaType(const Arrival& arrival) {
   if (arrival.request.body.empty()) return std::nullopt;
   constexpr char kCode[] = "unsupported_media_type";
   const std::string* type = arrival.request.Header("content-type");
-  if (type == nullptr) return RefusedAtStage(415, kCode, "a body needs Content-Type: application/json");
+  if (type == nullptr)
+    return RefusedAtStage(arrival, 415, kCode, "a body needs Content-Type: application/json");
   const std::string_view media = WithoutBlanks(std::string_view(*type).substr(0, type->find(';')));
   if (EqualsIgnoringCase(media, "application/json")) return std::nullopt;
-  return RefusedAtStage(415, kCode,
+  return RefusedAtStage(arrival, 415, kCode,
                         "Content-Type: \"" + *type + "\" is not understood, only application/json");
 }
 
 Answer CheckTimeout(const Arrival& arrival) {
   const std::string* timeout = arrival.request.Header(kTimeoutHeader);
   if (timeout == nullptr || ParseTimeout(*timeout)) return std::nullopt;
-  return RefusedAtStage(400, "invalid_timeout",
+  return RefusedAtStage(arrival, 400, "invalid_timeout",
                         "grpc-timeout: \"" + *timeout +
                             "\" is not a number of up to eight digits and a unit (H, M, S, m, u or n)");
 }
@@ -155,7 +161,7 @@ Answer CheckTimeout(const Arrival& arrival) {
 Answer CheckTiming(const Arrival& arrival) {
   const std::string* timing = arrival.request.Header(kTimingHeader);
   if (timing == nullptr || *timing == "0" || *timing == "1") return std::nullopt;
-  return RefusedAtStage(400, "invalid_timing",
+  return RefusedAtStage(arrival, 400, "invalid_timing",
                         "x-tramontane-timing: \"" + *timing + "\" is not understood, only 1 and 0");
 }
 
@@ -208,10 +214,10 @@ std::optional<HttpResponse> IdentifyCaller(const Arrival& arrival, Caller* calle
     return std::nullopt;
   }
   const RpcError error = doorkeeper.Identify(credentials, Caller::Door::kHttp, caller);
-  if (!error.ok()) return ErrorResponse(ToApiError(error));
+  if (!error.ok()) return RefusedWith(arrival, ToApiError(error));
   const bool lacks_right = route->doors == OnDoors::kAdmin && caller->key != nullptr && !caller->key->admin;
   if (!lacks_right) return std::nullopt;
-  return RefusedAtStage(403, "admin_only",
+  return RefusedAtStage(arrival, 403, "admin_only",
                         "the key \"" + caller->key->name + "\" has no right to " + request.path);
 }
 

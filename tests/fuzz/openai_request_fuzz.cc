@@ -12,6 +12,7 @@
 #include "kernels/core/utf8.h"
 #include "server/api/openai/chat.h"
 #include "server/api/openai/completions.h"
+#include "server/api/openai/dialect.h"
 #include "server/api/openai/responses.h"
 #include "server/api/openai/tokenize.h"
 #include "server/api/shared/json.h"

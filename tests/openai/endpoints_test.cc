@@ -84,9 +84,14 @@ class Endpoints : public ::testing::Test {
   std::shared_ptr<FakeExchange> Ask(Endpoint endpoint, const std::string& body,
                                     const std::string& path = "/") {
     auto exchange = std::make_shared<FakeExchange>(path, body);
-    endpoint({client_, options_, counts_, draining_}, exchange);
+    Give(endpoint, exchange);
     EXPECT_TRUE(exchange->answered());
     return exchange;
+  }
+
+  void Give(Endpoint endpoint, const std::shared_ptr<FakeExchange>& exchange) {
+    endpoint({client_, options_, counts_, draining_},
+             std::make_shared<GatewayExchange>(exchange, kOpenAi, HttpHeaders(), [](int) {}));
   }
 
   FakeInferenceClient client_;
@@ -117,7 +122,7 @@ TEST_F(Endpoints, ALongAnswerIsTheSameWhereNoHandlerHasTimeForIt) {
       const auto exchange = std::make_shared<FakeExchange>(
           "/", R"({"echo":true,"logprobs":1,"prompt":[)" + ids + R"(],"stream":)" + stream + "}");
       exchange->has_room_for_long_work = has_room;
-      AnswerCompletions({client_, options_, counts_, draining_}, exchange);
+      Give(AnswerCompletions, exchange);
       ASSERT_TRUE(exchange->answered());
       bodies[has_room ? 1 : 0] = exchange->response().body;
       EXPECT_EQ(exchange->long_work(), has_room ? 1 : 0) << stream;

@@ -3,17 +3,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <latch>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <semaphore>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "server/access/doorkeeper.h"
 #include "tests/support/fake_inference_client.h"
 #include "tests/support/http_test_client.h"
+#include "tests/support/temp_folder.h"
 
 namespace tramontane {
 namespace {
@@ -32,7 +36,7 @@ class GatewayTest : public ::testing::Test {
 
   HttpReply Ask(const std::string& request) {
     if (gateway_ == nullptr) {
-      auto started = Gateway::Start(options_, client_);
+      auto started = Gateway::Start(options_, client_, routes_);
       EXPECT_TRUE(started.ok()) << started.status();
       gateway_ = std::move(*started);
     }
@@ -49,6 +53,7 @@ class GatewayTest : public ::testing::Test {
 
   GatewayOptions options_;
   FakeInferenceClient client_;
+  std::vector<Route> routes_ = Routes();
   std::unique_ptr<Gateway> gateway_;
 };
 
@@ -118,6 +123,112 @@ TEST_F(GatewayTest, WhatTheTransportRefusesPassesWhatEveryAnswerPasses) {
   EXPECT_EQ(told[3].method, "");
   EXPECT_NE(told[3].request_id, "");
 }
+
+// ---- dialects -----------------------------------------------------------------------------------
+
+constexpr Dialect kToy = {.error_body = [](const ApiError& error, const HttpRequest& request) {
+  return "toy " + std::to_string(error.status) + " " + error.code + " " + request.request_id;
+}};
+
+// POST /toy: its body says how it is answered.
+void AnswerToy(const GatewayContext&, const std::shared_ptr<GatewayExchange>& exchange) {
+  const std::string& body = exchange->request().body;
+  if (body == "throw") throw std::runtime_error("thrown");
+  if (body == "fail") return exchange->Fail(BadRequest("x", "at fault"));
+  if (body == "let go") return;
+  exchange->Respond({.body = std::string(body == "much" ? 100'000 : 1, 'a')});
+}
+
+class DialectTest : public GatewayTest {
+ protected:
+  DialectTest() {
+    routes_.push_back({.method = "POST", .path = "/toy", .endpoint = AnswerToy, .dialect = &kToy});
+    options_.limits.max_body_bytes = 2000;
+    options_.limits.max_held_body_bytes = 2000;
+    options_.limits.read_timeout_ms = 50;
+  }
+
+  // A request behind the toy's path: more of its header, and what follows that.
+  HttpReply AskToy(const std::string& fields, const std::string& rest, const std::string& method = "POST") {
+    return Ask(method + " /v1/toy HTTP/1.1\r\nhost: localhost\r\nx-request-id: mine\r\n" + fields + "\r\n" +
+               rest);
+  }
+  HttpReply PostToy(const std::string& body, const std::string& fields = "") {
+    return AskToy(
+        "content-type: application/json\r\ncontent-length: " + std::to_string(body.size()) + "\r\n" + fields,
+        body);
+  }
+};
+
+TEST_F(DialectTest, WhateverIsRefusedBehindAPathIsSaidByTheDialectOfItsRoute) {
+  constexpr char kChunked[] = "content-type: application/json\r\ntransfer-encoding: chunked\r\n";
+  EXPECT_EQ(PostToy("{}").status, 200);
+  // By the transport, of a body and what comes with it.
+  EXPECT_EQ(PostToy(std::string(2001, 'a')).body, "toy 413  mine");
+  EXPECT_EQ(AskToy(kChunked, "7d1\r\n" + std::string(2001, 'a')).body, "toy 413  mine");
+  EXPECT_EQ(AskToy(kChunked, "no chunk\r\n\r\n").body, "toy 400  mine");
+  EXPECT_EQ(AskToy(kChunked, "2\r\n{}\r\n0\r\nx: " + std::string(40'000, 'a')).body, "toy 431  mine");
+  EXPECT_EQ(AskToy("content-length: 4\r\n", "").body, "toy 408  mine");
+  EXPECT_EQ(AskToy("transfer-encoding: br\r\n", "").body, "toy 501  mine");
+  EXPECT_EQ(AskToy("expect: more\r\n", "").body, "toy 417  mine");
+  EXPECT_EQ(Ask("POST /v1/toy HTTP/1.1\r\nx-request-id: mine\r\n\r\n").body, "toy 400  mine") << "no Host";
+  EXPECT_EQ(PostToy("{}", "content-encoding: br\r\n").body, "toy 415  mine");
+  EXPECT_EQ(PostToy("{}", "content-encoding: gzip\r\n").body, "toy 400  mine");
+  EXPECT_EQ(PostToy(std::string(1900, 'a')).body, "toy 503 too_many_body_bytes mine");
+  EXPECT_EQ(PostToy("let go").body, "toy 500  mine");
+  // By the stages.
+  EXPECT_EQ(AskToy("", "", "GET").body, "toy 405 method_not_allowed mine");
+  EXPECT_EQ(AskToy("content-length: 2\r\n", "{}").body, "toy 415 unsupported_media_type mine");
+  EXPECT_EQ(PostToy("{}", "origin: http://evil.example\r\n").body, "toy 403 origin_not_allowed mine");
+  EXPECT_EQ(PostToy("{}", "grpc-timeout: soon\r\n").body, "toy 400 invalid_timeout mine");
+  // By its endpoint.
+  EXPECT_EQ(PostToy("fail").body, "toy 400  mine");
+  EXPECT_EQ(PostToy("throw").body, "toy 500 internal mine");
+
+  gateway_->Drain(0);
+  EXPECT_EQ(PostToy("{}").body, "toy 503 draining mine");
+}
+
+TEST_F(DialectTest, ARefusalBeforeThePathIsKnownIsOpenAis) {
+  options_.limits.max_header_bytes = 1000;
+  EXPECT_EQ(ErrorOf(AskToy("x: " + std::string(1000, 'a') + "\r\n", ""))["type"], "invalid_request_error");
+  EXPECT_EQ(ErrorOf(Ask("POST /v1/toy HTTP/1.1\r\n"))["type"], "invalid_request_error") << "408";
+  EXPECT_EQ(ErrorOf(Ask("POST /v1/toy HTTP/3.0\r\n\r\n"))["type"], "invalid_request_error");
+  EXPECT_EQ(ErrorOf(Ask(HttpPost("/v1/toys", "{}")))["code"], "unknown_url");
+  EXPECT_EQ(ErrorOf(Ask(HttpPost("/v1/completions", std::string(2001, 'a'))))["type"],
+            "invalid_request_error");
+}
+
+TEST_F(DialectTest, AMissingKeyIsToldInTheRoutesDialect) {
+  const TempFolder folder;
+  folder.Write("keys.json", R"({"keys":[{"name":"alice","key":"a-key-of-alice-0123456789"}]})");
+  std::vector<std::string> warnings;
+  auto ring = KeyRing::Open(folder.PathOf("keys.json"), &warnings);
+  ASSERT_TRUE(ring.ok()) << ring.status();
+  options_.doorkeeper = std::make_shared<const Doorkeeper>(*std::move(ring));
+  const HttpReply reply = PostToy("{}");
+  EXPECT_EQ(reply.body, "toy 401 invalid_api_key mine");
+  EXPECT_EQ(reply.Header("www-authenticate"), "Bearer");
+}
+
+TEST_F(DialectTest, WhereThereIsNoRoomItIsTheRoutesDialectThatSaysSo) {
+  ByteBudget unread(500);
+  options_.unread_answers = &unread;
+  EXPECT_EQ(PostToy("much").body, "toy 503 too_many_unread_answer_bytes mine");
+
+  gateway_ = nullptr;
+  options_.limits.max_connections = 2;
+  client_.on_generate = nullptr;
+  Ask(HttpGet("/ping"));
+  HttpTestClient one(gateway_->address()), two(gateway_->address());
+  one.Send(HttpPost("/v1/completions", kCompletion));
+  client_.WaitForCall(0);
+  two.Send(HttpPost("/v1/completions", kCompletion));
+  client_.WaitForCall(1);
+  EXPECT_EQ(PostToy("{}").body, "toy 503 too_many_connections mine");
+}
+
+// ---- paths and types ----------------------------------------------------------------------------
 
 TEST_F(GatewayTest, APathThatIsNotUtf8IsRefusedInUtf8) {
   const HttpReply reply = Ask(HttpGet("/%ff%00%0d%0a"));

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/api/openai/dialect.h"
 #include "server/api/shared/api_error.h"
 #include "server/api/shared/request_timeout.h"
 #include "server/http/server.h"
@@ -80,7 +81,8 @@ class GenerationTest : public ::testing::Test {
     plan.room = room_;
     plan.writer = std::make_unique<TextWriter>(plan.stream, writer_);
     exchange->Post([this] { io_thread_ = std::this_thread::get_id(); });
-    RunGeneration(client_, std::move(plan), exchange);
+    RunGeneration(client_, std::move(plan),
+                  std::make_shared<GatewayExchange>(exchange, kOpenAi, HttpHeaders(), [](int) {}));
   }
   void Post(const std::string& path, const std::vector<std::string>& headers = {}) {
     ASSERT_TRUE(http_->Send(HttpPost(path, "{}", headers)));

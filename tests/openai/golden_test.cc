@@ -16,6 +16,7 @@
 
 #include "server/api/openai/chat.h"
 #include "server/api/openai/completions.h"
+#include "server/api/openai/dialect.h"
 #include "server/api/shared/json.h"
 
 namespace tramontane {

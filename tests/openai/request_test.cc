@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/api/openai/dialect.h"
 #include "server/api/openai/request_shapes.h"
 #include "server/api/shared/json.h"
 #include "tests/openai/parsed_request.h"
@@ -279,7 +280,7 @@ TEST(Errors, EveryStatusOfTheServerHasOneOfHttp) {
 }
 
 std::string ShouldRetry(const RpcError& error) {
-  const HttpHeaders headers = ErrorResponse(ToApiError(error)).headers;
+  const HttpHeaders headers = ErrorResponse(kOpenAi, ToApiError(error), {}).headers;
   const auto found = std::find_if(headers.begin(), headers.end(),
                                   [](const auto& header) { return header.first == "x-should-retry"; });
   return found == headers.end() ? "" : found->second;

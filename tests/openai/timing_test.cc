@@ -15,6 +15,7 @@
 #include "server/api/gateway.h"
 #include "server/api/openai/chat.h"
 #include "server/api/openai/completions.h"
+#include "server/api/openai/dialect.h"
 #include "server/api/openai/responses.h"
 #include "server/api/shared/http_counts.h"
 #include "tests/support/connection_stage.h"
@@ -46,8 +47,10 @@ class TimingTest : public ::testing::Test {
     limits_.silence_ms = 0;
     stage_ =
         std::make_unique<ConnectionStage>(limits_, [this](const std::shared_ptr<HttpExchange>& exchange) {
-          exchange->RunOnHandler(
-              [this, exchange] { endpoint_({client_, options_, counts_, draining_}, exchange); });
+          exchange->RunOnHandler([this, exchange] {
+            endpoint_({client_, options_, counts_, draining_},
+                      std::make_shared<GatewayExchange>(exchange, kOpenAi, HttpHeaders(), [](int) {}));
+          });
         });
   }
 

@@ -38,7 +38,7 @@ ApiError SecondsFault(const std::string& is) {
 // Sends what has been recorded each time the connection's clock ticks. On the connection's thread.
 class TraceExchange final : public HttpListener {
  public:
-  TraceExchange(std::shared_ptr<HttpExchange> exchange, std::unique_ptr<TraceText> text, int64_t end_ns)
+  TraceExchange(std::shared_ptr<GatewayExchange> exchange, std::unique_ptr<TraceText> text, int64_t end_ns)
       : exchange_(std::move(exchange)), text_(std::move(text)), end_ns_(end_ns) {}
 
   void OnHangUp() override { End(); }
@@ -67,7 +67,7 @@ class TraceExchange final : public HttpListener {
     text_ = nullptr;
   }
 
-  std::shared_ptr<HttpExchange> exchange_;  // null: the answer has ended
+  std::shared_ptr<GatewayExchange> exchange_;  // null: the answer has ended
   std::unique_ptr<TraceText> text_;
   const int64_t end_ns_;
   bool writing_ = false;
@@ -76,7 +76,8 @@ class TraceExchange final : public HttpListener {
 // Answers with the text once it is there. On the connection's thread.
 class PendingExchange final : public HttpListener {
  public:
-  PendingExchange(std::shared_ptr<HttpExchange> exchange, std::unique_ptr<PendingText> text, int64_t end_ns)
+  PendingExchange(std::shared_ptr<GatewayExchange> exchange, std::unique_ptr<PendingText> text,
+                  int64_t end_ns)
       : exchange_(std::move(exchange)), text_(std::move(text)), end_ns_(end_ns) {}
 
   void OnHangUp() override { exchange_ = nullptr; }
@@ -84,7 +85,10 @@ class PendingExchange final : public HttpListener {
   void OnTick() override {
     if (exchange_ == nullptr) return;
     std::optional<std::string> text = text_->Take();
-    if (text) return Respond({.headers = {{"cache-control", "no-store"}}, .body = *std::move(text)});
+    if (text) {
+      HttpResponse response = {.headers = {{"cache-control", "no-store"}}, .body = *std::move(text)};
+      return std::exchange(exchange_, nullptr)->Respond(std::move(response));
+    }
     if (exchange_->NowNs() < end_ns_) return;
     Refuse("the engine has begun no step for " + std::to_string(kMostKvTablesSeconds) + " seconds");
   }
@@ -94,32 +98,27 @@ class PendingExchange final : public HttpListener {
     ApiError error;
     error.status = 503;
     error.message = why;
-    Respond(ErrorResponse(error));
-  }
-  // Once.
-  void Respond(HttpResponse response) {
-    const auto exchange = std::exchange(exchange_, nullptr);
-    if (exchange != nullptr) exchange->Respond(std::move(response));
+    if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->Fail(error);
   }
 
-  std::shared_ptr<HttpExchange> exchange_;  // null: the answer has ended
+  std::shared_ptr<GatewayExchange> exchange_;  // null: the answer has ended
   const std::unique_ptr<PendingText> text_;
   const int64_t end_ns_;
 };
 
 }  // namespace
 
-void AnswerTrace(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerTrace(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   const auto value = QueryValue(exchange->request().target, "seconds");
-  if (!value) return exchange->Respond(ErrorResponse(SecondsFault("is missing")));
+  if (!value) return exchange->Fail(SecondsFault("is missing"));
   double seconds = 0;
   const auto [end, fault] = std::from_chars(value->data(), value->data() + value->size(), seconds);
   const bool is_number = fault == std::errc() && end == value->data() + value->size();
   if (!is_number || !(seconds > 0) || seconds > kMostTraceSeconds) {
-    return exchange->Respond(ErrorResponse(SecondsFault("is \"" + std::string(*value) + "\"")));
+    return exchange->Fail(SecondsFault("is \"" + std::string(*value) + "\""));
   }
   std::unique_ptr<TraceText> text = context.options.trace();
-  if (text == nullptr) return exchange->Respond(ErrorResponse(ToApiError(context.client.health())));
+  if (text == nullptr) return exchange->Fail(ToApiError(context.client.health()));
   const int64_t end_ns = exchange->NowNs() + static_cast<int64_t>(seconds * 1e9);
   HttpResponse head;
   head.headers.emplace_back("cache-control", "no-store");
@@ -127,16 +126,16 @@ void AnswerTrace(const GatewayContext& context, const std::shared_ptr<HttpExchan
   exchange->Listen(std::make_shared<TraceExchange>(exchange, std::move(text), end_ns));
 }
 
-void AnswerKvTables(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerKvTables(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   if (context.options.kv_tables == nullptr) {
     ApiError error;
     error.status = 404;
     error.message = "this server has no KV cache to show";
-    return exchange->Respond(ErrorResponse(error));
+    return exchange->Fail(error);
   }
   RpcError refusal;
   std::unique_ptr<PendingText> text = context.options.kv_tables(&refusal);
-  if (text == nullptr) return exchange->Respond(ErrorResponse(ToApiError(refusal)));
+  if (text == nullptr) return exchange->Fail(ToApiError(refusal));
   const int64_t end_ns = exchange->NowNs() + kMostKvTablesSeconds * 1'000'000'000;
   exchange->Listen(std::make_shared<PendingExchange>(exchange, std::move(text), end_ns));
 }

@@ -88,10 +88,10 @@ std::optional<ApiError> ReadSession(const GatewayContext& context, const HttpExc
 
 }  // namespace
 
-void AnswerSessions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerSessions(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   context.client.Ask(CallerOf(*exchange), v1::ListSessionsRequest(),
                      [exchange](const RpcError& error, const v1::ListSessionsResponse& list) {
-                       if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+                       if (!error.ok()) return exchange->Fail(ToApiError(error));
                        Json data = Json::array();
                        for (const v1::Session& session : list.sessions()) {
                          data.push_back({{"name", session.name()},
@@ -106,15 +106,15 @@ void AnswerSessions(const GatewayContext& context, const std::shared_ptr<HttpExc
                      });
 }
 
-void AnswerDeleteSession(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerDeleteSession(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   v1::DeleteSessionRequest request;
   if (auto fault = ReadSession(context, *exchange, "/sessions/*", &request)) {
-    return exchange->Respond(ErrorResponse(*fault));
+    return exchange->Fail(*fault);
   }
   context.client.Ask(
       CallerOf(*exchange), request,
       [exchange, name = request.name()](const RpcError& error, const v1::DeleteSessionResponse&) {
-        if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+        if (!error.ok()) return exchange->Fail(ToApiError(error));
         RespondWith(*exchange, {{"name", name}, {"object", "session"}, {"deleted", true}});
       });
 }
@@ -130,14 +130,14 @@ Json SessionInFileJson(const v1::Session& session) {
 
 }  // namespace
 
-void AnswerSaveSession(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerSaveSession(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   v1::SaveSessionRequest request;
   if (auto fault = ReadSession(context, *exchange, "/sessions/*/save", &request)) {
-    return exchange->Respond(ErrorResponse(*fault));
+    return exchange->Fail(*fault);
   }
   context.client.Ask(CallerOf(*exchange), request,
                      [exchange](const RpcError& error, const v1::SaveSessionResponse& saved) {
-                       if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+                       if (!error.ok()) return exchange->Fail(ToApiError(error));
                        Json json = SessionInFileJson(saved.session());
                        json["bytes"] = saved.bytes();
                        json["kv_tokens"] = saved.kv_tokens();
@@ -145,14 +145,14 @@ void AnswerSaveSession(const GatewayContext& context, const std::shared_ptr<Http
                      });
 }
 
-void AnswerRestoreSession(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerRestoreSession(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   v1::RestoreSessionRequest request;
   if (auto fault = ReadSession(context, *exchange, "/sessions/*/restore", &request)) {
-    return exchange->Respond(ErrorResponse(*fault));
+    return exchange->Fail(*fault);
   }
   context.client.Ask(CallerOf(*exchange), request,
                      [exchange](const RpcError& error, const v1::RestoreSessionResponse& restored) {
-                       if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+                       if (!error.ok()) return exchange->Fail(ToApiError(error));
                        Json json = SessionInFileJson(restored.session());
                        json["kv_tokens"] = restored.kv_tokens();
                        RespondWith(*exchange, json);

@@ -14,12 +14,12 @@ const Shape& SessionDeletedShape();
 const Shape& SessionSavedShape();
 const Shape& SessionRestoredShape();
 
-void AnswerSessions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerSessions(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
 void AnswerDeleteSession(const GatewayContext& context,
-                         const std::shared_ptr<HttpExchange>& exchange);  // of /sessions/*
+                         const std::shared_ptr<GatewayExchange>& exchange);  // of /sessions/*
 void AnswerSaveSession(const GatewayContext& context,
-                       const std::shared_ptr<HttpExchange>& exchange);  // of /sessions/*/save
+                       const std::shared_ptr<GatewayExchange>& exchange);  // of /sessions/*/save
 void AnswerRestoreSession(const GatewayContext& context,
-                          const std::shared_ptr<HttpExchange>& exchange);  // of /sessions/*/restore
+                          const std::shared_ptr<GatewayExchange>& exchange);  // of /sessions/*/restore
 
 }  // namespace tramontane

@@ -132,15 +132,15 @@ std::optional<ApiError> ParseChatCompletion(std::string_view body, const Request
 
 // ---- endpoints ----------------------------------------------------------------------------------
 
-void AnswerChatCompletions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerChatCompletions(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   AnswerGeneration(context, exchange, ParseChatCompletion, MakeChatWriter);
 }
 
-void AnswerRenderChat(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerRenderChat(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   GenerationRequest parsed;
   if (auto fault =
           ParseChatCompletion(exchange->request().body, RequestContextOf(context, *exchange), &parsed)) {
-    return exchange->Respond(ErrorResponse(*fault));
+    return exchange->Fail(*fault);
   }
   v1::RenderChatRequest request;
   request.set_model(parsed.calls[0].model());
@@ -148,7 +148,7 @@ void AnswerRenderChat(const GatewayContext& context, const std::shared_ptr<HttpE
   context.client.Ask(
       CallerOf(*exchange), std::move(request),
       [exchange, parsed = std::move(parsed)](const RpcError& error, const v1::RenderChatResponse& rendered) {
-        if (!error.ok()) return exchange->Respond(ErrorResponse(parsed.names[0].Explain(error)));
+        if (!error.ok()) return exchange->Fail(parsed.names[0].Explain(error));
         RespondWithText(*exchange, RenderedJson(parsed.calls[0], rendered.token_ids(), &rendered.text()),
                         parsed.ignored);
       });

@@ -30,9 +30,9 @@ std::optional<ApiError> ParseChatCompletion(std::string_view body, const Request
 // The answer: one JSON object, or chunks as they come.
 std::unique_ptr<ResponseWriter> MakeChatWriter(AnswerOptions options, std::vector<FieldNames> names);
 
-void AnswerChatCompletions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerChatCompletions(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
 // The prompt of such a request as text and token ids; nothing is generated.
-void AnswerRenderChat(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerRenderChat(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
 
 // ---- for other bodies that hold such a chat -----------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/api/openai/dialect.h"
 #include "server/api/shared/timing.h"
 
 namespace tramontane {

@@ -211,11 +211,11 @@ std::optional<ApiError> ParseFillInMiddle(std::string_view body, const RequestCo
 
 // ---- endpoints ----------------------------------------------------------------------------------
 
-void AnswerCompletions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerCompletions(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   AnswerGeneration(context, exchange, ParseCompletion, MakeCompletionWriter);
 }
 
-void AnswerFillInMiddle(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerFillInMiddle(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   AnswerGeneration(context, exchange, ParseFillInMiddle, MakeCompletionWriter);
 }
 
@@ -223,7 +223,7 @@ namespace {
 
 // Several prompts, each tokenized by a call of its own, in any order; the last one to come answers.
 struct RenderedPrompts {
-  std::shared_ptr<HttpExchange> exchange;
+  std::shared_ptr<GatewayExchange> exchange;
   std::mutex mutex;  // guards what follows
   std::vector<std::string> ignored;
   std::vector<std::string> prompts;  // as JSON; "": missing
@@ -249,15 +249,16 @@ void RenderedPrompts::Put(size_t index, std::string prompt) {
 
 void RenderedPrompts::Fail(const ApiError& error) {
   const std::lock_guard lock(mutex);
-  if (!std::exchange(answered, true)) exchange->Respond(ErrorResponse(error));
+  if (!std::exchange(answered, true)) exchange->Fail(error);
 }
 
 }  // namespace
 
-void AnswerRenderCompletions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerRenderCompletions(const GatewayContext& context,
+                             const std::shared_ptr<GatewayExchange>& exchange) {
   GenerationRequest parsed;
   if (auto fault = ParseCompletion(exchange->request().body, RequestContextOf(context, *exchange), &parsed)) {
-    return exchange->Respond(ErrorResponse(*fault));
+    return exchange->Fail(*fault);
   }
   const auto rendered = std::make_shared<RenderedPrompts>();
   rendered->exchange = exchange;

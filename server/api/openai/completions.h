@@ -36,9 +36,9 @@ std::optional<ApiError> ParseFillInMiddle(std::string_view body, const RequestCo
 // The answer: one JSON object, or chunks as they come.
 std::unique_ptr<ResponseWriter> MakeCompletionWriter(AnswerOptions options, std::vector<FieldNames> names);
 
-void AnswerCompletions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
-void AnswerFillInMiddle(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerCompletions(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
+void AnswerFillInMiddle(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
 // The prompts of such a request as token ids; nothing is generated.
-void AnswerRenderCompletions(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerRenderCompletions(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
 
 }  // namespace tramontane

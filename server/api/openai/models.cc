@@ -74,33 +74,32 @@ Json ModelJson(const std::string& name, const v1::GetModelResponse& model) {
 
 }  // namespace
 
-void AnswerModels(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerModels(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   context.client.Ask(CallerOf(*exchange), v1::GetModelRequest(),
                      [exchange](const RpcError& error, const v1::GetModelResponse& model) {
                        const bool is_hidden = error.code == StatusCode::kPermissionDenied;
-                       if (!error.ok() && !is_hidden)
-                         return exchange->Respond(ErrorResponse(ToApiError(error)));
+                       if (!error.ok() && !is_hidden) return exchange->Fail(ToApiError(error));
                        Json data = Json::array();
                        for (const std::string& name : model.names()) data.push_back(ModelJson(name, model));
                        RespondWith(*exchange, {{"object", "list"}, {"data", std::move(data)}});
                      });
 }
 
-void AnswerModel(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerModel(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   const std::string name = WildcardOf("/models/*", exchange->request().path);
   v1::GetModelRequest request;
   request.set_model(name);
   context.client.Ask(CallerOf(*exchange), request,
                      [exchange, name](const RpcError& error, const v1::GetModelResponse& model) {
-                       if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+                       if (!error.ok()) return exchange->Fail(ToApiError(error));
                        RespondWith(*exchange, ModelJson(name, model));
                      });
 }
 
-void AnswerTokenizerInfo(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerTokenizerInfo(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   context.client.Ask(CallerOf(*exchange), v1::GetModelRequest(),
                      [exchange](const RpcError& error, const v1::GetModelResponse& model) {
-                       if (!error.ok()) return exchange->Respond(ErrorResponse(ToApiError(error)));
+                       if (!error.ok()) return exchange->Fail(ToApiError(error));
                        const auto piece = [](const std::string& text) {
                          return text.empty() ? Json(nullptr) : Json(text);
                        };

@@ -12,9 +12,9 @@ const Shape& ModelShape();
 const Shape& ModelListShape();
 const Shape& TokenizerInfoShape();
 
-void AnswerModels(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerModels(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
 void AnswerModel(const GatewayContext& context,
-                 const std::shared_ptr<HttpExchange>& exchange);  // of /models/*
-void AnswerTokenizerInfo(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+                 const std::shared_ptr<GatewayExchange>& exchange);  // of /models/*
+void AnswerTokenizerInfo(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
 
 }  // namespace tramontane

@@ -170,7 +170,7 @@ std::optional<ApiError> ParseResponses(std::string_view body, const RequestConte
 
 // ---- the endpoint -------------------------------------------------------------------------------
 
-void AnswerResponses(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerResponses(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   AnswerGeneration(context, exchange, ParseResponses, MakeResponsesWriter);
 }
 

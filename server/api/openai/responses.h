@@ -28,6 +28,6 @@ std::optional<ApiError> ParseResponses(std::string_view body, const RequestConte
 // The answer: one JSON object, or its events as they come.
 std::unique_ptr<ResponseWriter> MakeResponsesWriter(AnswerOptions options, std::vector<FieldNames> names);
 
-void AnswerResponses(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerResponses(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
 
 }  // namespace tramontane

@@ -105,25 +105,24 @@ std::optional<ApiError> ParseDetokenize(std::string_view body, const RequestCont
 
 // ---- endpoints ----------------------------------------------------------------------------------
 
-void AnswerTokenize(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerTokenize(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   TokenizeBody body;
   if (auto fault = ParseTokenize(exchange->request().body, RequestContextOf(context, *exchange), &body)) {
-    return exchange->Respond(ErrorResponse(*fault));
+    return exchange->Fail(*fault);
   }
   InferenceClient& client = context.client;
   v1::TokenizeRequest request = std::move(body.request);
   client.Ask(
       CallerOf(*exchange), std::move(request),
       [exchange, context, body = std::move(body)](const RpcError& error, const v1::TokenizeResponse& tokens) {
-        if (!error.ok()) return exchange->Respond(ErrorResponse(body.names.Explain(error)));
+        if (!error.ok()) return exchange->Fail(body.names.Explain(error));
         const std::string count = std::to_string(tokens.token_ids_size());
         std::string lists = ",\"tokens\":" + IdsJson(tokens.token_ids());
         if (body.token_strings) lists += ",\"token_strs\":" + TextsJson(tokens.pieces());
         context.client.Ask(CallerOf(*exchange), v1::GetModelRequest(),
                            [exchange, count, lists = std::move(lists), ignored = body.ignored](
                                const RpcError& model_error, const v1::GetModelResponse& model) {
-                             if (!model_error.ok())
-                               return exchange->Respond(ErrorResponse(ToApiError(model_error)));
+                             if (!model_error.ok()) return exchange->Fail(ToApiError(model_error));
                              const std::string length = std::to_string(model.context());
                              std::string answer = "{\"count\":" + count + ",\"max_model_len\":" + length;
                              answer.reserve(answer.size() + lists.size() + 1);
@@ -133,15 +132,15 @@ void AnswerTokenize(const GatewayContext& context, const std::shared_ptr<HttpExc
       });
 }
 
-void AnswerDetokenize(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange) {
+void AnswerDetokenize(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
   DetokenizeBody body;
   if (auto fault = ParseDetokenize(exchange->request().body, RequestContextOf(context, *exchange), &body)) {
-    return exchange->Respond(ErrorResponse(*fault));
+    return exchange->Fail(*fault);
   }
   context.client.Ask(CallerOf(*exchange), std::move(body.request),
                      [exchange, names = std::move(body.names), ignored = std::move(body.ignored)](
                          const RpcError& error, const v1::DetokenizeResponse& text) {
-                       if (!error.ok()) return exchange->Respond(ErrorResponse(names.Explain(error)));
+                       if (!error.ok()) return exchange->Fail(names.Explain(error));
                        RespondWith(*exchange, {{"prompt", text.text()}}, ignored);
                      });
 }

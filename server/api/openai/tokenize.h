@@ -37,7 +37,7 @@ struct DetokenizeBody {
 std::optional<ApiError> ParseDetokenize(std::string_view body, const RequestContext& context,
                                         DetokenizeBody* parsed);
 
-void AnswerTokenize(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
-void AnswerDetokenize(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+void AnswerTokenize(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
+void AnswerDetokenize(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
 
 }  // namespace tramontane

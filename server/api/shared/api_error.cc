@@ -1,6 +1,5 @@
 #include "server/api/shared/api_error.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "server/base/text.h"
@@ -54,10 +53,6 @@ std::string ParamOf(const std::string& path) {
   return path;
 }
 
-nlohmann::ordered_json TextOrNull(const std::string& text) {
-  return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
-}
-
 }  // namespace
 
 ApiError BadRequest(std::string param, std::string message) {
@@ -95,26 +90,6 @@ ApiError ToApiError(const RpcError& error) {
   const bool is_tried_again = result.status == 409 || result.status == 429;  // whatever the reason
   result.retry_is_vain = is_tried_again && RemedyOf(error) == Remedy::kNone;
   return result;
-}
-
-std::string ErrorJson(const ApiError& error) {
-  const nlohmann::ordered_json body = {{"message", error.message},
-                                       {"type", error.type},
-                                       {"param", TextOrNull(error.param)},
-                                       {"code", TextOrNull(error.code)}};
-  // Messages quote what was sent, which need not be UTF-8.
-  return nlohmann::ordered_json{{"error", body}}.dump(-1, ' ', false,
-                                                      nlohmann::json::error_handler_t::replace);
-}
-
-HttpResponse ErrorResponse(const ApiError& error) {
-  HttpResponse response;
-  response.status = error.status;
-  AddRetryAfter(error.retry_after_ms, &response.headers);
-  if (error.status == 401) response.headers.emplace_back("www-authenticate", "Bearer");
-  if (error.retry_is_vain) response.headers.emplace_back("x-should-retry", "false");
-  response.body = ErrorJson(error);
-  return response;
 }
 
 }  // namespace tramontane

@@ -1,4 +1,4 @@
-// ApiError: why a request was not answered, as OpenAI's clients read it.
+// ApiError: why a request was not answered. A Dialect says it to clients.
 // Plain values and pure functions; any thread.
 #pragma once
 
@@ -6,7 +6,6 @@
 #include <string>
 
 #include "server/call/rpc_error.h"
-#include "server/http/http.h"
 #include "server/http/refusal.h"
 
 namespace tramontane {
@@ -14,10 +13,10 @@ namespace tramontane {
 struct ApiError {
   int status = 400;  // of HTTP
   std::string message = {};
-  std::string type = "invalid_request_error";
-  std::string param = {};      // the request's field at fault; "": null
-  std::string code = {};       // for programs; "": null
-  int64_t retry_after_ms = 0;  // above 0: a retry can help after this time
+  std::string type = "invalid_request_error";  // in OpenAI's words: other dialects go by the status
+  std::string param = {};                      // the request's field at fault; "": null
+  std::string code = {};                       // for programs; "": null
+  int64_t retry_after_ms = 0;                  // above 0: a retry can help after this time
   // No retry helps, and clients who go by the status alone are told so.
   bool retry_is_vain = false;
 };
@@ -32,12 +31,5 @@ ApiError ToApiError(const HttpRefusal& refusal);
 
 // What the server said, in OpenAI's words. Paths of the .proto become the names of OpenAI's fields.
 ApiError ToApiError(const RpcError& error);
-
-// {"error": {"message", "type", "param", "code"}}, all four keys always there.
-std::string ErrorJson(const ApiError& error);
-
-// The whole answer, with Retry-After where it can help, and x-should-retry: false where clients of OpenAI's
-// would try again in vain.
-HttpResponse ErrorResponse(const ApiError& error);
 
 }  // namespace tramontane

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <utility>
 
-#include "server/api/shared/api_error.h"
 #include "server/api/shared/gateway_context.h"
 #include "server/api/shared/timing.h"
 #include "server/base/peer_address.h"
@@ -101,11 +100,11 @@ std::string TextsJson(const google::protobuf::RepeatedPtrField<std::string>& tex
   return json;
 }
 
-void AnswerGeneration(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange,
+void AnswerGeneration(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange,
                       ParseRequest parse, MakeWriter make_writer) {
   GenerationRequest request;
   if (auto fault = parse(exchange->request().body, RequestContextOf(context, *exchange), &request)) {
-    return exchange->Respond(ErrorResponse(*fault));
+    return exchange->Fail(*fault);
   }
   GenerationPlan plan;
   plan.requests = std::move(request.calls);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/api/shared/gateway_exchange.h"
 #include "server/api/shared/generation.h"
 #include "server/api/shared/generation_request.h"
 #include "server/api/shared/json.h"
@@ -33,7 +34,7 @@ void RespondWith(HttpExchange& exchange, const Json& body, const std::vector<std
 using ParseRequest = std::optional<ApiError> (*)(std::string_view body, const RequestContext& context,
                                                  GenerationRequest* request);
 using MakeWriter = std::unique_ptr<ResponseWriter> (*)(AnswerOptions options, std::vector<FieldNames> names);
-void AnswerGeneration(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange,
+void AnswerGeneration(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange,
                       ParseRequest parse, MakeWriter make_writer);
 
 // 200 with `body`, which is JSON.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "server/api/shared/gateway_exchange.h"
 #include "server/api/shared/http_counts.h"
 #include "server/base/held_bytes.h"
 #include "server/call/field_limits.h"
@@ -69,6 +70,6 @@ struct GatewayContext {
 
 // An endpoint. On the thread that its route names; may answer later, from any thread. A std::exception that
 // leaves it is a 500.
-using Endpoint = void (*)(const GatewayContext& context, const std::shared_ptr<HttpExchange>& exchange);
+using Endpoint = void (*)(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
 
 }  // namespace tramontane

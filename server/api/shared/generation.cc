@@ -50,7 +50,7 @@ std::optional<std::chrono::steady_clock::time_point> DeadlineOf(const HttpReques
 // calls, the writer, the timing and the failure are that thread's until it gives them back.
 class Generation : public HttpListener, public std::enable_shared_from_this<Generation> {
  public:
-  Generation(InferenceClient& client, GenerationPlan plan, std::shared_ptr<HttpExchange> exchange)
+  Generation(InferenceClient& client, GenerationPlan plan, std::shared_ptr<GatewayExchange> exchange)
       : exchange_(std::move(exchange)),
         calls_(client, std::move(plan.requests), std::move(plan.shared), DeadlineOf(exchange_->request())),
         timing_(plan.timing),
@@ -69,7 +69,7 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
   void OnTick() override;
 
  private:
-  using Exchange = std::shared_ptr<HttpExchange>;
+  using Exchange = std::shared_ptr<GatewayExchange>;
 
   void Adopt(const RpcError& refusal);
   void SendMore(const Exchange& exchange);
@@ -115,7 +115,7 @@ void Generation::Start() {
   HeldBytes share = exchange->NewShare();
   const int64_t most = share.budget().max_bytes();
   if (!calls_.HoldRequests(std::move(share))) {
-    return exchange->Respond(ErrorResponse(ToApiError(TooManyBodyBytes(most))));
+    return exchange->Fail(ToApiError(TooManyBodyBytes(most)));
   }
   exchange->Listen(shared_from_this());
   RpcError refusal = SendWhileThereIsRoom(exchange);
@@ -318,7 +318,7 @@ void Generation::Fail(const ApiError& error, std::string last_bytes) {
   const auto exchange = exchange_;
   End();
   if (started_) return exchange->End(std::move(last_bytes) + writer_->Fail(error));
-  exchange->Respond(ErrorResponse(error));
+  exchange->Fail(error);
 }
 
 // Nothing more is said, and nothing more computed. (While the calls are lent, that is done when they come
@@ -332,7 +332,7 @@ void Generation::End() {
 
 }  // namespace
 
-void RunGeneration(InferenceClient& client, GenerationPlan plan, std::shared_ptr<HttpExchange> exchange) {
+void RunGeneration(InferenceClient& client, GenerationPlan plan, std::shared_ptr<GatewayExchange> exchange) {
   TM_CHECK(!plan.requests.empty() && plan.writer != nullptr, "a plan needs requests and a writer");
   std::make_shared<Generation>(client, std::move(plan), std::move(exchange))->Start();
 }

@@ -13,8 +13,8 @@
 #include "server/api/shared/answer_room.h"
 #include "server/api/shared/api_error.h"
 #include "server/api/shared/call_window.h"
+#include "server/api/shared/gateway_exchange.h"
 #include "server/call/inference_client.h"
-#include "server/http/http.h"
 
 namespace tramontane {
 
@@ -75,6 +75,6 @@ struct GenerationPlan {
 // A stream with `timing` whose first content is not yet taken by the system when a choice ends says that end
 // in a write of its own, when it is. An answer that is not streamed has its first content when that is known
 // here.
-void RunGeneration(InferenceClient& client, GenerationPlan plan, std::shared_ptr<HttpExchange> exchange);
+void RunGeneration(InferenceClient& client, GenerationPlan plan, std::shared_ptr<GatewayExchange> exchange);
 
 }  // namespace tramontane

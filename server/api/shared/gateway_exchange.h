@@ -1,5 +1,5 @@
-// GatewayExchange: an exchange with what the gateway adds to each of its answers, and an eye on it.
-// Any thread, as HttpExchange.
+// GatewayExchange: an exchange as endpoints are given it: it says errors in its route's dialect, the gateway
+// adds to each of its answers, and keeps an eye on it. Any thread, as HttpExchange.
 #pragma once
 
 #include <functional>
@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "server/api/shared/api_error.h"
+#include "server/api/shared/dialect.h"
 #include "server/http/http.h"
 
 namespace tramontane {
@@ -14,9 +16,15 @@ namespace tramontane {
 class GatewayExchange final : public HttpExchange {
  public:
   // `headers` go into whatever the answer is; `on_answer` is told its status when it begins.
-  GatewayExchange(std::shared_ptr<HttpExchange> inner, HttpHeaders headers,
+  GatewayExchange(std::shared_ptr<HttpExchange> inner, const Dialect& dialect, HttpHeaders headers,
                   std::function<void(int status)> on_answer)
-      : inner_(std::move(inner)), headers_(std::move(headers)), on_answer_(std::move(on_answer)) {}
+      : inner_(std::move(inner)),
+        dialect_(dialect),
+        headers_(std::move(headers)),
+        on_answer_(std::move(on_answer)) {}
+
+  // The whole answer: there is none.
+  void Fail(const ApiError& error) { Respond(ErrorResponse(dialect_, error, request())); }
 
   const HttpRequest& request() const override { return inner_->request(); }
   int64_t NowNs() const override { return inner_->NowNs(); }
@@ -38,6 +46,7 @@ class GatewayExchange final : public HttpExchange {
   }
 
   const std::shared_ptr<HttpExchange> inner_;
+  const Dialect& dialect_;
   const HttpHeaders headers_;
   const std::function<void(int status)> on_answer_;
 };

@@ -1,0 +1,17 @@
+#include "server/api/shared/dialect.h"
+
+#include "server/http/refusal.h"
+
+namespace tramontane {
+
+HttpResponse ErrorResponse(const Dialect& dialect, const ApiError& error, const HttpRequest& request) {
+  HttpResponse response;
+  response.status = error.status;
+  AddRetryAfter(error.retry_after_ms, &response.headers);
+  if (error.status == 401) response.headers.emplace_back("www-authenticate", "Bearer");
+  if (error.retry_is_vain) response.headers.emplace_back("x-should-retry", "false");
+  response.body = dialect.error_body(error, request);
+  return response;
+}
+
+}  // namespace tramontane
