@@ -12,12 +12,12 @@
 #include <utility>
 
 #include "models/opened_model.h"
+#include "server/base/worker_pool.h"
 #include "server/commands/commands.h"
 #include "server/commands/key_settings.h"
 #include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
-#include "server/core/worker_pool.h"
 #include "server/server.h"
 #include "server/setup/config.h"
 #include "server/setup/describe_tokenizer.h"

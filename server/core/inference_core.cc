@@ -107,7 +107,9 @@ void InferenceCore::RunUnary(UnaryThread thread, int64_t input_bytes, const Call
     refuse(waits_for_disk ? SessionFilesBusyError() : WorkersBusyError());
   };
   WorkerPool& pool = waits_for_disk ? session_copiers_ : workers_;
-  if (!pool.TrySubmit(input_bytes, caller.identity, do_work, refuse_busy)) refuse_busy();
+  const bool taken = pool.TrySubmit(
+      {.caller = caller.identity, .bytes = input_bytes, .run = do_work, .give_way = refuse_busy});
+  if (!taken) refuse_busy();
 }
 
 RpcError InferenceCore::WorkersBusyError() const {
@@ -123,10 +125,12 @@ bool InferenceCore::MayCompile(const v1::GenerateRequest& request) {
 }
 
 bool InferenceCore::SubmitCall(const v1::GenerateRequest& request, const Caller& caller,
-                               WorkerPool::Work work, WorkerPool::Work give_way) {
+                               std::function<void()> work, std::function<void()> give_way) {
   WorkerPool& pool = MayCompile(request) ? compilers_ : workers_;
-  return pool.TrySubmit(static_cast<int64_t>(request.ByteSizeLong()), caller.identity, std::move(work),
-                        std::move(give_way));
+  return pool.TrySubmit({.caller = caller.identity,
+                         .bytes = static_cast<int64_t>(request.ByteSizeLong()),
+                         .run = std::move(work),
+                         .give_way = std::move(give_way)});
 }
 
 RpcError InferenceCore::LoadingError() { return UnavailableError("LOADING", "the model is still loading"); }

@@ -16,12 +16,12 @@
 
 #include "server/access/key_concurrency.h"
 #include "server/base/held_bytes.h"
+#include "server/base/worker_pool.h"
 #include "server/call/caller.h"
 #include "server/call/rpc_error.h"
 #include "server/call/served_model.h"
 #include "server/core/proto_convert.h"
 #include "server/core/request_ids.h"
-#include "server/core/worker_pool.h"
 #include "server/sessions/session_calls.h"
 #include "server/watch/pending_text.h"
 #include "server/watch/request_trace.h"
@@ -109,7 +109,7 @@ class InferenceCore {
   static bool MayCompile(const v1::GenerateRequest& request);
   // The work of admitting a call, where it belongs. False: the queue is full. `give_way`: see WorkerPool.
   [[nodiscard]] bool SubmitCall(const v1::GenerateRequest& request, const Caller& caller,
-                                WorkerPool::Work work, WorkerPool::Work give_way);
+                                std::function<void()> work, std::function<void()> give_way);
   // Its queue is full.
   RpcError WorkersBusyError() const;
   static RpcError LoadingError();

@@ -10,14 +10,16 @@ namespace tramontane {
 
 void EngineRpc::OnMessage(const grpc::ByteBuffer& bytes) {
   if (const RpcError error = served_.Open(); !error.ok()) return EndRefused(error);
-  const bool taken = core_.workers().TrySubmit(
-      UnpackedBytes(bytes), caller().identity,
-      [self = Self(), bytes] {
-        RpcError error = self->served_.CheckIsWanted();
-        if (error.ok()) error = self->Read(bytes);
-        if (!error.ok()) self->EndRefused(error);
-      },
-      [self = Self()] { self->GiveWay(); });
+  auto read = [self = Self(), bytes] {
+    RpcError error = self->served_.CheckIsWanted();
+    if (error.ok()) error = self->Read(bytes);
+    if (!error.ok()) self->EndRefused(error);
+  };
+  auto give_way = [self = Self()] { self->GiveWay(); };
+  const bool taken = core_.workers().TrySubmit({.caller = caller().identity,
+                                                .bytes = UnpackedBytes(bytes),
+                                                .run = std::move(read),
+                                                .give_way = std::move(give_way)});
   if (!taken) EndRefused(core_.WorkersBusyError());
 }
 

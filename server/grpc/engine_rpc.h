@@ -10,8 +10,8 @@
 #include <functional>
 #include <memory>
 
+#include "server/base/worker_pool.h"
 #include "server/core/served_call.h"
-#include "server/core/worker_pool.h"
 #include "server/grpc/raw_call.h"
 
 namespace tramontane {

@@ -21,8 +21,8 @@
 #include <memory>
 #include <string>
 
+#include "server/base/worker_pool.h"
 #include "server/core/inference_core.h"
-#include "server/core/worker_pool.h"
 #include "server/grpc/health.h"
 #include "server/grpc/raw_call.h"
 

@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "server/base/held_bytes.h"
+#include "server/base/work_queue.h"
 #include "server/http/byte_socket.h"
 #include "server/http/connection_thread.h"
-#include "server/http/handler_queue.h"
 #include "server/http/output_buffer.h"
 #include "server/http/refusal.h"
 #include "server/http/request_input.h"
@@ -30,7 +30,7 @@ inline constexpr int64_t kLingerMs = 2000;  // for a client to read the last wor
 // What all connections share. Any thread.
 struct HttpServerState {
   HttpServerState(const HttpServerOptions& options, HttpServer::Handler handler,
-                  std::function<bool(HandlerWork)> run_handler)
+                  std::function<bool(WorkPiece)> run_handler)
       : options(options),
         handler(std::move(handler)),
         run_handler(std::move(run_handler)),
@@ -44,10 +44,10 @@ struct HttpServerState {
 
   const HttpServerOptions options;
   const HttpServer::Handler handler;
-  const std::function<bool(HandlerWork)> run_handler;  // soon, on a handler thread; false: too much waits
-  bool on_loopback = false;                            // before the first connection: as HttpRequest's
-  std::atomic<bool> closing{false};                    // connections end after their answer
-  std::atomic<bool> stopping{false};                   // at once
+  const std::function<bool(WorkPiece)> run_handler;  // soon, on a handler thread; false: too much waits
+  bool on_loopback = false;                          // before the first connection: as HttpRequest's
+  std::atomic<bool> closing{false};                  // connections end after their answer
+  std::atomic<bool> stopping{false};                 // at once
   std::atomic<int64_t> open_exchanges{0};
   std::atomic<int64_t> connections{0};
   ByteBudget held_bytes;          // of requests: headers of open ones, and bodies that are not yet parsed

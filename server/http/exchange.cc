@@ -48,7 +48,7 @@ ConnectionExchange::~ConnectionExchange() {
 void ConnectionExchange::RunOnHandler(std::function<void()> work) {
   if (connection_->is_over_limit()) return Refuse(TooManyConnections());
   const bool has_room = connection_->server().run_handler(
-      {.client = connection_->client(),
+      {.caller = connection_->client(),
        .bytes = WorkBytes(),
        .run = [self = shared_from_this(), work = std::move(work)] { self->Handle(work); }});
   if (!has_room) Refuse(TooManyWaiting());
@@ -56,8 +56,8 @@ void ConnectionExchange::RunOnHandler(std::function<void()> work) {
 
 bool ConnectionExchange::TryOnHandler(std::function<void()> work) {
   return connection_->server().run_handler(
-      {.client = connection_->client(),
-       .bytes = HandlerWork::kLongBytes,
+      {.caller = connection_->client(),
+       .bytes = kLongWorkBytes,
        .run = [self = shared_from_this(), work = std::move(work)] { work(); }});
 }
 

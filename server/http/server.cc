@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "server/base/worker_pool.h"
 #include "server/http/acceptor.h"
 #include "server/http/connection.h"
-#include "server/http/handler_pool.h"
 #include "server/http/io_thread.h"
 
 namespace tramontane {
@@ -32,15 +32,18 @@ int64_t SweepMs(const HttpLimits& limits) {
 
 struct HttpServer::Impl {
   Impl(const HttpServerOptions& options, Handler handler)
-      : handlers(options.handler_threads, options.limits.max_connections),
-        shared(std::make_shared<HttpServerState>(options, std::move(handler), [this](HandlerWork work) {
-          return handlers.TrySubmit(std::move(work));
+      : handlers({.threads = options.handler_threads,
+                  .max_queued = options.limits.max_connections,
+                  .by_time = true,
+                  .keeps_room = true}),
+        shared(std::make_shared<HttpServerState>(options, std::move(handler), [this](WorkPiece piece) {
+          return handlers.TrySubmit(std::move(piece));
         })) {
     for (int32_t i = 0; i < options.io_threads; ++i) threads.push_back(std::make_shared<IoThread>());
     acceptor.emplace(shared, threads);
   }
 
-  HandlerPool handlers;
+  WorkerPool handlers;
   const std::shared_ptr<HttpServerState> shared;
   std::vector<std::shared_ptr<IoThread>> threads;
   std::optional<Acceptor> acceptor;

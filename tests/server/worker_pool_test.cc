@@ -1,4 +1,4 @@
-#include "server/core/worker_pool.h"
+#include "server/base/worker_pool.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,15 +48,14 @@ TEST(WorkerPool, OneThreadWorksInTheOrderOfSubmission) {
 class BusyPool {
  public:
   explicit BusyPool(WorkerPoolOptions options = {}) : pool_(WithOneThread(options)) {
-    EXPECT_TRUE(pool_.TrySubmit(0, "busy", blocker_.work(), [] {}));
+    EXPECT_TRUE(pool_.TrySubmit({"busy", 0, blocker_.work(), [] {}}));
     blocker_.WaitUntilStarted();
   }
 
   // `name`: whose, and which: "a1".
   bool Add(const std::string& name, int64_t bytes = 1) {
-    return pool_.TrySubmit(
-        bytes, name.substr(0, 1), [this, name] { order_ += name + " "; },
-        [this, name] { given_way_ += name + " "; });
+    return pool_.TrySubmit({name.substr(0, 1), bytes, [this, name] { order_ += name + " "; },
+                            [this, name] { given_way_ += name + " "; }});
   }
   const std::string& given_way() const { return given_way_; }
   std::string DoAll() {
@@ -88,13 +87,13 @@ TEST(WorkerPool, WhoeverComesWhileOneHasAllThreadsIsNext) {
     std::deque<Blocker> blockers(static_cast<size_t>(threads));
     WorkerPool pool({.threads = threads});
     for (Blocker& blocker : blockers) {
-      ASSERT_TRUE(pool.TrySubmit(1, "a", blocker.work(), [] {}));
+      ASSERT_TRUE(pool.TrySubmit({"a", 1, blocker.work(), [] {}}));
       blocker.WaitUntilStarted();
     }
     Blocker next_of_a;
-    ASSERT_TRUE(pool.TrySubmit(1, "a", next_of_a.work(), [] {}));
+    ASSERT_TRUE(pool.TrySubmit({"a", 1, next_of_a.work(), [] {}}));
     std::promise<void> other_ran;
-    ASSERT_TRUE(pool.TrySubmit(1, "b", [&] { other_ran.set_value(); }, [] {}));
+    ASSERT_TRUE(pool.TrySubmit({"b", 1, [&] { other_ran.set_value(); }, [] {}}));
     blockers[0].LetGo();
     other_ran.get_future().wait();  // would never come behind the next one of "a"
     next_of_a.LetGo();
@@ -106,13 +105,13 @@ TEST(WorkerPool, WhoeverComesWhileOneHasAllThreadsIsNext) {
 TEST(WorkerPool, ACallerThatHoldsItsPartLetsOthersPass) {
   Blocker blocker;
   WorkerPool pool({.threads = 2, .max_running_of_caller = 1});
-  ASSERT_TRUE(pool.TrySubmit(1, "a", blocker.work(), [] {}));
+  ASSERT_TRUE(pool.TrySubmit({"a", 1, blocker.work(), [] {}}));
   blocker.WaitUntilStarted();
   std::atomic<bool> second_ran{false};
-  ASSERT_TRUE(pool.TrySubmit(1, "a", [&] { second_ran = true; }, [] {}));
+  ASSERT_TRUE(pool.TrySubmit({"a", 1, [&] { second_ran = true; }, [] {}}));
   for (const char* caller : {"b", "c", "b"}) {
     std::promise<void> ran;
-    ASSERT_TRUE(pool.TrySubmit(1, caller, [&] { ran.set_value(); }, [] {}));
+    ASSERT_TRUE(pool.TrySubmit({caller, 1, [&] { ran.set_value(); }, [] {}}));
     ran.get_future().wait();
   }
   EXPECT_FALSE(second_ran) << "one thread was free, but not for the same caller";
@@ -235,8 +234,8 @@ TEST(WorkerPool, ManySubmittersLoseNothing) {
   for (int t = 0; t < 4; ++t) {
     submitters.emplace_back([&, t] {
       for (int i = 0; i < 500; ++i) {
-        taken += pool.TrySubmit((i + t) % 4, std::string(1, static_cast<char>('a' + t)), [&] { ++done; },
-                                [&] { ++given_way; });
+        taken += pool.TrySubmit(
+            {std::string(1, static_cast<char>('a' + t)), (i + t) % 4, [&] { ++done; }, [&] { ++given_way; }});
       }
     });
   }

@@ -109,8 +109,9 @@ ConnectionStage::ConnectionStage(const HttpLimits& limits, HttpServer::Handler h
   HttpServerOptions options;
   options.limits = limits;
   options.unread_answers = unread_answers;
-  state_ = std::make_shared<HttpServerState>(
-      options, std::move(handler), [this](HandlerWork work) { return handlers_.Push(std::move(work)); });
+  state_ = std::make_shared<HttpServerState>(options, std::move(handler), [this](WorkPiece piece) {
+    return handlers_.Push(std::move(piece), nullptr);
+  });
 }
 
 ConnectionStage::~ConnectionStage() {
@@ -144,10 +145,10 @@ StagePeer& ConnectionStage::Connect(size_t room, const std::string& address, boo
 
 bool ConnectionStage::RunHandler() {
   if (!handlers_run) return false;
-  std::optional<HandlerWork> work = handlers_.Pop(long_work_runs);
-  if (!work) return false;
-  thread_->RunElsewhere(std::exchange(work->run, nullptr));
-  handlers_.Done(*work, 0);
+  std::optional<WorkPiece> piece = handlers_.Begin(long_work_runs);
+  if (!piece) return false;
+  thread_->RunElsewhere(std::exchange(piece->run, nullptr));
+  handlers_.End(*piece, 0);
   return true;
 }
 

@@ -82,7 +82,7 @@ class ConnectionStage {
   StagePeer& Connect(size_t room, const std::string& address, bool is_over_limit);
   bool RunHandler();
 
-  HandlerQueue handlers_{1 << 20};  // what waits for a handler thread
+  WorkQueue handlers_{{.max_queued = 1 << 20, .keeps_room = true}};  // what waits for a handler thread
   std::shared_ptr<Thread> thread_;
   std::shared_ptr<HttpServerState> state_;
   std::vector<std::shared_ptr<StagePeer>> peers_;

@@ -1,4 +1,4 @@
-#include "server/http/handler_queue.h"
+#include "server/base/work_queue.h"
 
 #include <gtest/gtest.h>
 
@@ -12,31 +12,31 @@ namespace {
 
 constexpr int64_t kLongBytes = 1 << 20;
 
-class HandlerQueueTest : public ::testing::Test {
+class WorkQueueTest : public ::testing::Test {
  protected:
   bool Push(const std::string& client, int64_t bytes = 1) {
-    return queue_.Push({.client = client, .bytes = bytes, .run = nullptr});
+    return queue_.Push({.caller = client, .bytes = bytes, .run = nullptr}, nullptr);
   }
   // Whose work comes next; it stays under way.
   std::string Begin(bool may_be_long = true) {
-    auto work = queue_.Pop(may_be_long);
+    auto work = queue_.Begin(may_be_long);
     if (!work) return "";
     under_way_.push_back(std::move(*work));
-    return under_way_.back().client;
+    return under_way_.back().caller;
   }
   std::string Next(int64_t took_ns = 1000) {
     const std::string client = Begin();
     if (client.empty()) return "";
-    queue_.Done(under_way_.back(), took_ns);
+    queue_.End(under_way_.back(), took_ns);
     under_way_.pop_back();
     return client;
   }
 
-  HandlerQueue queue_{1000};
-  std::vector<HandlerWork> under_way_;
+  WorkQueue queue_{{.max_queued = 1000, .by_time = true, .keeps_room = true}};
+  std::vector<WorkPiece> under_way_;
 };
 
-TEST_F(HandlerQueueTest, OneThatComesWaitsForNoneOfWhatAnotherHasBroughtInMasses) {
+TEST_F(WorkQueueTest, OneThatComesWaitsForNoneOfWhatAnotherHasBroughtInMasses) {
   for (int i = 0; i < 500; ++i) Push("greedy");
   for (int i = 0; i < 5; ++i) EXPECT_EQ(Next(), "greedy");
   EXPECT_EQ(Begin(), "greedy");
@@ -46,21 +46,21 @@ TEST_F(HandlerQueueTest, OneThatComesWaitsForNoneOfWhatAnotherHasBroughtInMasses
   EXPECT_EQ(Begin(), "greedy") << "each has one";
 }
 
-TEST_F(HandlerQueueTest, ClientsTakeTurnsByTheTimeThatTheirWorkTook) {
+TEST_F(WorkQueueTest, ClientsTakeTurnsByTheTimeThatTheirWorkTook) {
   for (int i = 0; i < 100; ++i) Push("slow");
   for (int i = 0; i < 100; ++i) Push("quick");
   int slow = 0;
   for (int i = 0; i < 55; ++i) {
     const std::string client = Begin();
     if (client == "slow") ++slow;
-    queue_.Done(under_way_.back(), client == "slow" ? 10'000 : 1000);
+    queue_.End(under_way_.back(), client == "slow" ? 10'000 : 1000);
     under_way_.pop_back();
   }
   EXPECT_GE(slow, 5);
   EXPECT_LE(slow, 6);
 }
 
-TEST_F(HandlerQueueTest, LongWorkStandsInALineOfItsOwn) {
+TEST_F(WorkQueueTest, LongWorkStandsInALineOfItsOwn) {
   Push("greedy", kLongBytes);
   Push("greedy", kLongBytes);
   Push("greedy");
@@ -72,7 +72,7 @@ TEST_F(HandlerQueueTest, LongWorkStandsInALineOfItsOwn) {
   EXPECT_EQ(Begin(), "greedy");
 }
 
-TEST_F(HandlerQueueTest, AClientsOwnWorkIsDoneInItsOrder) {
+TEST_F(WorkQueueTest, AClientsOwnWorkIsDoneInItsOrder) {
   Push("one", 3);
   Push("one", kLongBytes);
   Push("one", 4);
@@ -82,7 +82,7 @@ TEST_F(HandlerQueueTest, AClientsOwnWorkIsDoneInItsOrder) {
   }
 }
 
-TEST_F(HandlerQueueTest, AClientHasAtMostHalfOfTheQueueWhileAnotherWaits) {
+TEST_F(WorkQueueTest, AClientHasAtMostHalfOfTheQueueWhileAnotherWaits) {
   Push("other");
   int taken = 0;
   while (Push("greedy")) ++taken;
@@ -92,7 +92,27 @@ TEST_F(HandlerQueueTest, AClientHasAtMostHalfOfTheQueueWhileAnotherWaits) {
   EXPECT_TRUE(Push("third"));
 }
 
-TEST_F(HandlerQueueTest, AQueueOfOneClientHasRoomForAnother) {
+TEST_F(WorkQueueTest, TheLastPlaceIsForOneThatHasNoneYet) {
+  WorkQueue queue({.max_queued = 1, .keeps_room = true});
+  EXPECT_TRUE(queue.Push({.caller = "one", .run = nullptr}, nullptr));
+  EXPECT_FALSE(queue.Push({.caller = "other", .run = nullptr}, nullptr));
+}
+
+TEST_F(WorkQueueTest, WithoutTimeWhoeverHasBeenWithoutForLongestIsNext) {
+  WorkQueue queue({.max_queued = 8});
+  std::vector<WorkPiece> given_way;
+  for (const char* caller : {"a", "a", "b", "b"}) {
+    EXPECT_TRUE(queue.Push({.caller = caller, .run = nullptr}, &given_way));
+  }
+  std::string order;
+  while (const auto piece = queue.Begin(/*may_be_long=*/true)) {
+    order += piece->caller;
+    queue.End(*piece, piece->caller == "a" ? 1'000'000 : 1);
+  }
+  EXPECT_EQ(order, "abab");
+}
+
+TEST_F(WorkQueueTest, AQueueOfOneClientHasRoomForAnother) {
   int taken = 0;
   while (Push("greedy")) ++taken;
   EXPECT_GT(taken, 500);
