@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <limits>
 #include <utility>
 
@@ -74,16 +75,20 @@ void RunOn(ConnectionThread& thread, std::function<void()> work) {
 
 // A search for room, from thread to thread.
 struct RoomSearch : std::enable_shared_from_this<RoomSearch> {
-  std::vector<std::shared_ptr<IoThread>> threads;  // that are not asked yet, the best last
-  Line line = Line::kIdle;
+  struct Question {
+    std::shared_ptr<IoThread> thread;
+    Line line;
+    std::string client;
+  };
+  std::deque<Question> left;  // the best first
   std::function<void(bool found)> then;
 
   void Go() {
-    if (threads.empty()) return then(false);
-    const auto thread = std::move(threads.back());
-    threads.pop_back();
-    RunOn(*thread, [self = shared_from_this(), thread] {
-      if (thread->CloseFirst(self->line)) return self->then(true);
+    if (left.empty()) return then(false);
+    const Question question = std::move(left.front());
+    left.pop_front();
+    RunOn(*question.thread, [self = shared_from_this(), question] {
+      if (question.thread->CloseFirst(question.line, question.client)) return self->then(true);
       self->Go();
     });
   }
@@ -136,11 +141,8 @@ void Acceptor::Accept() {
       if (!stopped && acceptor_.is_open()) Accept();
     });
     // The next try finds the file of an idle connection, or a spare one.
-    MakeRoom(Line::kIdle, [this](bool found) {
-      if (found) return;
-      MakeRoom(Line::kOverLimit, [this](bool found_other) {
-        if (!found_other && handshakes_ != nullptr) handshakes_->EndOldest();
-      });
+    MakeRoom({{Line::kIdle}, {Line::kOverLimit}}, [this](bool found) {
+      if (!found && handshakes_ != nullptr) handshakes_->EndOldest();
     });
   });
 }
@@ -195,10 +197,10 @@ void Acceptor::Admit(const std::shared_ptr<IoThread>& thread, std::unique_ptr<By
     RunOn(*thread, [connection] { connection->BeginOverLimit(); });
   };
   if (fullness == Fullness::kRoom) return begin();
-  MakeRoom(Line::kIdle, [=, this](bool found) {
+  MakeRoom(CandidatesFor(connection->client()), [=, this](bool found) {
     if (found) return begin();
     if (fullness == Fullness::kFull) return begin_over_limit();
-    MakeRoom(Line::kOverLimit, [=](bool found_other) {
+    MakeRoom({{Line::kOverLimit}}, [=](bool found_other) {
       if (found_other) begin_over_limit();
     });
   });
@@ -208,19 +210,31 @@ Acceptor::Fullness Acceptor::FullnessWith(int any_file) const {
   const int64_t most = shared_->options.limits.max_connections;
   const int free_file = LowestFreeFile(any_file);
   const auto is_one_too_many = [&](int64_t connections, int64_t kept_files) {
-    return shared_->connections >= connections || free_file >= max_files_ - kept_files;
+    return shared_->connections.all() >= connections || free_file >= max_files_ - kept_files;
   };
   if (!is_one_too_many(most, kKeptFiles)) return Fullness::kRoom;
   return is_one_too_many(most + kMaxRefused, kKeptFiles / 2) ? Fullness::kOverFull : Fullness::kFull;
 }
 
-void Acceptor::MakeRoom(Line line, std::function<void(bool found)> then) const {
+// For a new connection of `client`.
+std::vector<Acceptor::Candidates> Acceptor::CandidatesFor(const std::string& client) const {
+  const std::string greedy = shared_->connections.greedy();
+  if (greedy.empty()) return {{Line::kIdle}};
+  std::vector<Candidates> candidates = {{Line::kIdle, greedy}, {Line::kIdle}};
+  if (greedy != client) candidates.push_back({Line::kReading, greedy});
+  return candidates;
+}
+
+void Acceptor::MakeRoom(const std::vector<Candidates>& candidates,
+                        std::function<void(bool found)> then) const {
   auto search = std::make_shared<RoomSearch>();
-  search->threads = threads_;
-  search->line = line;
   search->then = std::move(then);
-  std::sort(search->threads.begin(), search->threads.end(),
-            [line](const auto& a, const auto& b) { return a->FirstSinceNs(line) > b->FirstSinceNs(line); });
+  for (const auto& [line, client] : candidates) {
+    auto threads = threads_;
+    std::sort(threads.begin(), threads.end(),
+              [line](const auto& a, const auto& b) { return a->FirstSinceNs(line) < b->FirstSinceNs(line); });
+    for (auto& thread : threads) search->left.push_back({std::move(thread), line, client});
+  }
   search->Go();
 }
 

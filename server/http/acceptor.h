@@ -1,6 +1,8 @@
-// Acceptor: takes in the connections of an HttpServer, and looks for room where there are too many: on any io
-// thread the connection that has waited longest for a request is closed for the new one; where none waits,
-// the new one begins over the limit. On the first of the io threads, but for Listen.
+// Acceptor: takes in the connections of an HttpServer, and looks for room where there are too many, on any io
+// thread: a connection that waits for a request is closed for the new one, the longest there, and first one
+// of a client that has more than half of all; where none waits, one of such a client whose request is not all
+// there, if the new one is another's. Where there is none, the new one begins over the limit. On the first of
+// the io threads, but for Listen.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -47,9 +49,14 @@ class Acceptor {
   // A client that may speak.
   void Admit(const std::shared_ptr<IoThread>& thread, std::unique_ptr<ByteSocket> socket, Fullness fullness);
   Fullness FullnessWith(int any_file) const;
-  // Closes the connection that stands in the line for longest, of all threads. then(whether there was one),
-  // on any of them.
-  void MakeRoom(ConnectionThread::Line line, std::function<void(bool found)> then) const;
+  // Who makes room: whoever stands in the line for longest, of all threads; of one client where one is given.
+  struct Candidates {
+    ConnectionThread::Line line;
+    std::string client = {};
+  };
+  std::vector<Candidates> CandidatesFor(const std::string& client) const;
+  // Closes one of the first candidates that there are. then(whether there were any), on any thread.
+  void MakeRoom(const std::vector<Candidates>& candidates, std::function<void(bool found)> then) const;
 
   const std::shared_ptr<HttpServerState> shared_;
   const std::vector<std::shared_ptr<IoThread>>& threads_;

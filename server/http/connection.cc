@@ -17,7 +17,7 @@ Connection::Connection(std::shared_ptr<HttpServerState> shared, std::shared_ptr<
       client_(AddressShare(socket_->peer())),
       input_(shared_->options.limits, shared_->held_bytes, client_),
       output_(shared_->unread_answers, client_) {
-  ++shared_->connections;
+  shared_->connections.Add(client_);
 }
 
 void Connection::Enter(Phase phase) {
@@ -25,13 +25,15 @@ void Connection::Enter(Phase phase) {
   phase_ = phase;
   since_ms_ = thread_->NowMs();
   if (phase_ == Phase::kAnswering) ++shared_->open_exchanges;
-  const bool can_make_room = phase_ == Phase::kIdle || (phase_ == Phase::kReading && is_over_limit_);
-  if (can_make_room && !place_) place_ = thread_->Join(line(), *this);
-  if (!can_make_room && place_) thread_->Leave(line(), *std::exchange(place_, std::nullopt));
+  const bool stays = is_over_limit_ && (phase_ == Phase::kIdle || phase_ == Phase::kReading);
+  if (place_ && !stays) thread_->Leave(*std::exchange(place_, std::nullopt));
+  if (phase_ == Phase::kIdle) StandInLine();
 }
 
-ConnectionThread::Line Connection::line() const {
-  return is_over_limit_ ? ConnectionThread::Line::kOverLimit : ConnectionThread::Line::kIdle;
+void Connection::StandInLine() {
+  using enum ConnectionThread::Line;
+  const auto line = is_over_limit_ ? kOverLimit : phase_ == Phase::kIdle ? kIdle : kReading;
+  if (!place_) place_ = thread_->Join(line, *this);
 }
 
 // ---- reading -----------------------------------------------------------------------------------------
@@ -96,6 +98,7 @@ void Connection::ParseInput(std::string_view bytes) {
       return Dispatch();
     case RequestInput::State::kIncomplete:
       if (input_.TakeHeader() && AnswersHeader()) return;
+      StandInLine();
       if (!input_.TakeContinue()) return;
       output_.Append("HTTP/1.1 100 Continue\r\n\r\n");
       return Flush();

@@ -14,6 +14,7 @@
 #include "server/base/held_bytes.h"
 #include "server/base/work_queue.h"
 #include "server/http/byte_socket.h"
+#include "server/http/connection_shares.h"
 #include "server/http/connection_thread.h"
 #include "server/http/output_buffer.h"
 #include "server/http/refusal.h"
@@ -34,6 +35,7 @@ struct HttpServerState {
       : options(options),
         handler(std::move(handler)),
         run_handler(std::move(run_handler)),
+        connections(options.limits.max_connections),
         held_bytes(options.limits.max_held_body_bytes),
         own_unread_answers(kDefaultUnreadAnswerBytes),
         unread_answers(options.unread_answers != nullptr ? *options.unread_answers : own_unread_answers) {}
@@ -49,7 +51,7 @@ struct HttpServerState {
   std::atomic<bool> closing{false};                  // connections end after their answer
   std::atomic<bool> stopping{false};                 // at once
   std::atomic<int64_t> open_exchanges{0};
-  std::atomic<int64_t> connections{0};
+  ConnectionShares connections;
   ByteBudget held_bytes;          // of requests: headers of open ones, and bodies that are not yet parsed
   ByteBudget own_unread_answers;  // where the options have none
   ByteBudget& unread_answers;
@@ -60,7 +62,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(std::shared_ptr<HttpServerState> shared, std::shared_ptr<ConnectionThread> thread,
              std::unique_ptr<ByteSocket> socket);
-  ~Connection() { --shared_->connections; }
+  ~Connection() { shared_->connections.Remove(client_); }
 
   HttpServerState& server() const { return *shared_; }
   ConnectionThread& thread() const { return *thread_; }
@@ -111,7 +113,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const HttpLimits& limits() const { return shared_->options.limits; }
 
   void Enter(Phase phase);
-  ConnectionThread::Line line() const;
+  void StandInLine();
 
   void WaitForInput();
   void OnReadable();
@@ -145,7 +147,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Phase phase_ = Phase::kClosed;
   std::atomic<bool> closed_{false};
   int64_t since_ms_ = 0;                          // the phase began, or, answering: all was written
-  std::optional<ConnectionThread::Place> place_;  // in line(), of those that can make room
+  std::optional<ConnectionThread::Place> place_;  // among those that can make room
 
   RequestInput input_;
   std::shared_ptr<const void> attached_;  // to the request that comes, by its header

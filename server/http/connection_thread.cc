@@ -53,19 +53,26 @@ ConnectionThread::Place ConnectionThread::Join(Line line, Connection& connection
   const int64_t now_ns = NowNs();
   if (line_up.places.empty()) line_up.first_since_ns = now_ns;
   line_up.places.emplace(next_place_, Waiting{.connection = &connection, .since_ns = now_ns});
-  return next_place_++;
+  return {line, next_place_++};
 }
 
-void ConnectionThread::Leave(Line line, Place place) {
-  LineUp& line_up = LineOf(line);
-  line_up.places.erase(place);
+void ConnectionThread::Leave(Place place) {
+  LineUp& line_up = LineOf(place.line);
+  line_up.places.erase(place.number);
   line_up.first_since_ns = line_up.places.empty() ? kNobody : line_up.places.begin()->second.since_ns;
 }
 
-bool ConnectionThread::CloseFirst(Line line) {
-  const auto& places = LineOf(line).places;
-  if (places.empty()) return false;
-  places.begin()->second.connection->Close();
+bool ConnectionThread::CloseFirst(Line line, const std::string& client) {
+  LineUp& line_up = LineOf(line);
+  auto first = line_up.places.begin();
+  if (!client.empty()) {
+    if (std::exchange(line_up.looked_for, client) != client) line_up.looked_to = 0;
+    first = line_up.places.lower_bound(line_up.looked_to);
+    while (first != line_up.places.end() && first->second.connection->client() != client) ++first;
+    line_up.looked_to = first == line_up.places.end() ? next_place_ : first->first;
+  }
+  if (first == line_up.places.end()) return false;
+  first->second.connection->Close();
   return true;
 }
 

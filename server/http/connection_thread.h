@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -34,6 +35,7 @@ class ConnectionThread {
   // Connections that can make room for a new one stand in a line; the place is theirs until they leave it.
   enum class Line {
     kIdle,       // they wait for a request
+    kReading,    // part of one is there
     kOverLimit,  // one too many themselves, and their request is not all there
   };
   // Since when the one stands there that stands there longest.
@@ -50,11 +52,14 @@ class ConnectionThread {
   void StopAll();  // what is open may say its last words
   void CloseAll();
 
-  using Place = uint64_t;
+  struct Place {
+    Line line;
+    uint64_t number;
+  };
   Place Join(Line line, Connection& connection);
-  void Leave(Line line, Place place);
-  // Closes the one that stands there longest. False: there is none.
-  bool CloseFirst(Line line);
+  void Leave(Place place);
+  // Closes the one that stands there longest, of those of a client where one is given. False: there is none.
+  bool CloseFirst(Line line, const std::string& client = "");
 
  private:
   // visit(Connection&) for every one; what is added or removed meanwhile is so afterwards.
@@ -65,8 +70,11 @@ class ConnectionThread {
     int64_t since_ns = 0;
   };
   struct LineUp {
-    std::map<Place, Waiting> places;
+    std::map<uint64_t, Waiting> places;
     std::atomic<int64_t> first_since_ns = kNobody;
+    // Before this number nobody is that client's: each place is looked at once for it.
+    std::string looked_for;
+    uint64_t looked_to = 0;
   };
   LineUp& LineOf(Line line) { return lines_[static_cast<size_t>(line)]; }
 
@@ -74,8 +82,8 @@ class ConnectionThread {
   bool is_visiting_ = false;
   std::vector<std::shared_ptr<Connection>> came_;  // while visiting
   std::vector<std::shared_ptr<Connection>> went_;
-  std::array<LineUp, 2> lines_;
-  Place next_place_ = 0;
+  std::array<LineUp, 3> lines_;
+  uint64_t next_place_ = 0;
   std::array<char, kReadBytes> read_buffer_;
 };
 

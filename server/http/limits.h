@@ -7,8 +7,9 @@
 namespace tramontane {
 
 struct HttpLimits {
-  int32_t max_connections = 16384;      // one more: the one that waits longest for a request is closed;
-                                        // none does: 503 for the new one
+  int32_t max_connections = 16384;      // one more: the one that waits longest for a request is closed,
+                                        // first of a client with more than half; none does: 503 for the
+                                        // new one
   int64_t max_header_bytes = 32 << 10;  // request line and fields, a chunk's line; more: 431, closed
   int32_t max_header_fields = 100;      // with those behind a chunked body; more: 431, closed
   int64_t max_body_bytes = 8 << 20;  // of one request, also decompressed; more: 413, closed. Parsing may take

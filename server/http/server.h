@@ -6,8 +6,8 @@
 // happens to it happens there. What takes time runs on the handler threads (HttpExchange::RunOnHandler).
 // Always: a connection answers one request at a time, in order; what a client sends meanwhile is read ahead
 // up to a bound and kept. Where connections or the system's files run out, the connection that waits longest
-// for a request makes room for a new one; where none waits, the new one is answered what the io thread
-// answers by itself, and nothing else.
+// for a request makes room for a new one, and a client that has more than half of all makes it first; where
+// none waits, the new one is answered what the io thread answers by itself, and nothing else.
 #pragma once
 
 #include <cstdint>

@@ -134,8 +134,8 @@ class Program {
         peer_ = amount % stage_.peers();
         break;
       case 'l':
-        stage_.thread().CloseFirst(amount % 2 == 0 ? ConnectionThread::Line::kIdle
-                                                   : ConnectionThread::Line::kOverLimit);
+        stage_.thread().CloseFirst(static_cast<ConnectionThread::Line>(amount % 3),
+                                   amount % 2 == 0 ? "" : "127.0.0.1");
         break;
       case 'h':
         stage_.handlers_run = amount % 2 != 0;

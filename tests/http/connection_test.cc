@@ -592,6 +592,53 @@ TEST_F(ConnectionTest, TheOneThatWaitsLongestMakesRoomAndNobodyElse) {
   EXPECT_FALSE(busy.server_has_closed());
 }
 
+TEST_F(ConnectionTest, OfOneClientTheOneThatWaitsLongestMakesRoomInEitherLine) {
+  using enum ConnectionThread::Line;
+  KeepExchanges();
+  const auto make_room = [this](ConnectionThread::Line line) {
+    return stage().thread().CloseFirst(line, "10.0.0.1");
+  };
+  std::vector<StagePeer*> honest, greedy;
+  for (int i = 0; i < 5; ++i) {
+    honest.push_back(&stage().ConnectFrom("10.0.0.2"));
+    greedy.push_back(&stage().ConnectFrom("10.0.0.1"));
+  }
+  for (const auto& peers : {honest, greedy}) {
+    peers[1]->Send("GET /x HTTP/1.1\r\nhost: loc");
+    peers[2]->Send(HttpPost("/x", "body").substr(0, 60));
+    peers[3]->Send(HttpPost("/x", "body"));
+  }
+  stage().Run();
+  for (const auto& [line, first, second] : {std::tuple(kIdle, 0, 4), std::tuple(kReading, 1, 2)}) {
+    EXPECT_TRUE(make_room(line));
+    EXPECT_TRUE(greedy[first]->server_has_closed());
+    EXPECT_FALSE(greedy[second]->server_has_closed());
+    EXPECT_TRUE(make_room(line));
+    EXPECT_TRUE(greedy[second]->server_has_closed());
+    EXPECT_FALSE(make_room(line));
+  }
+  EXPECT_FALSE(greedy[3]->server_has_closed()) << "its request is whole";
+  StagePeer& next = stage().ConnectFrom("10.0.0.1");
+  EXPECT_TRUE(make_room(kIdle)) << "one that came after the last look";
+  EXPECT_TRUE(next.server_has_closed());
+  for (const StagePeer* peer : honest) EXPECT_FALSE(peer->server_has_closed());
+  EXPECT_TRUE(stage().thread().CloseFirst(kIdle, "10.0.0.2")) << "another client is looked for anew";
+  EXPECT_TRUE(honest[0]->server_has_closed());
+}
+
+TEST(ConnectionSharesTest, OneClientHasMoreThanHalfOrNobodyHas) {
+  ConnectionShares shares(4);
+  for (const char* client : {"a", "b", "a"}) shares.Add(client);
+  EXPECT_EQ(shares.greedy(), "");
+  shares.Add("a");
+  EXPECT_EQ(shares.greedy(), "a");
+  shares.Remove("b");
+  EXPECT_EQ(shares.greedy(), "a");
+  shares.Remove("a");
+  EXPECT_EQ(shares.greedy(), "");
+  EXPECT_EQ(shares.all(), 2);
+}
+
 TEST_F(ConnectionTest, OneTooManyMakesRoomForTheNextUntilItsRequestIsThere) {
   const auto make_room = [this] { return stage().thread().CloseFirst(ConnectionThread::Line::kOverLimit); };
   KeepExchanges();

@@ -504,6 +504,57 @@ TEST_F(HttpServerTest, RoomIsLookedForOnEveryThread) {
   for (const ExchangePtr& exchange : busy) exchange->Respond(Text("done"));
 }
 
+TEST_F(HttpServerTest, AnAddressThatHasMoreThanHalfMakesRoomFirst) {
+  options_.limits.max_connections = 4;
+  StartServer();
+  std::vector<std::unique_ptr<HttpTestClient>> clients;
+  const auto connect = [&](const std::string& from) -> HttpTestClient& {
+    HttpTestClient::Options options;
+    options.from = from;
+    return *clients.emplace_back(std::make_unique<HttpTestClient>(address(), options));
+  };
+  const auto ask = [](HttpTestClient& client) {
+    client.Send(HttpGet("/x"));
+    return client.Read().status;
+  };
+  HttpTestClient& honest = connect("127.0.0.1");
+  EXPECT_EQ(ask(honest), 200);
+  std::vector<HttpTestClient*> greedy;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ask(*greedy.emplace_back(&connect("127.0.0.2"))), 200);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(ask(*greedy.emplace_back(&connect("127.0.0.2"))), 200);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(greedy[i]->ReadToEnd(), "") << "its own make room for it";
+  HttpTestClient& other = connect("127.0.0.3");
+  EXPECT_EQ(ask(other), 200);
+  EXPECT_EQ(greedy[4]->ReadToEnd(), "");
+  EXPECT_EQ(ask(honest), 200) << "it has waited longest of all";
+}
+
+TEST_F(HttpServerTest, AnAddressThatSitsOnHalfSentRequestsMakesRoomForOthers) {
+  options_.limits.max_connections = 4;
+  options_.io_threads = 2;
+  StartServer();
+  HttpTestClient::Options from_elsewhere;
+  from_elsewhere.from = "127.0.0.2";
+  std::vector<std::unique_ptr<HttpTestClient>> greedy;
+  for (int i = 0; i < 4; ++i) {
+    HttpTestClient& client =
+        *greedy.emplace_back(std::make_unique<HttpTestClient>(address(), from_elsewhere));
+    client.Send("POST /x HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+    EXPECT_EQ(client.Read().status, 100);
+  }
+  HttpTestClient own(address(), from_elsewhere);
+  own.Send(HttpGet("/x"));
+  EXPECT_EQ(own.Read().status, 503) << "none of its own waits";
+  EXPECT_EQ(own.ReadToEnd(), "");
+  own.Close();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(Fetch(address(), HttpGet("/x")).status, 200);
+    EXPECT_EQ(greedy[0]->ReadToEnd(), "");
+  }
+  greedy[3]->Send("body");
+  EXPECT_EQ(greedy[3]->Read().body, "POST /x body") << "it has no more than half any more";
+}
+
 TEST_F(HttpServerTest, ProbesAreAnsweredWhereAllFilesAreTaken) {
   options_.limits.max_connections = 100;
   auto server = HttpServer::Start(options_, [](const ExchangePtr& exchange) {

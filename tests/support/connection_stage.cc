@@ -117,9 +117,9 @@ ConnectionStage::ConnectionStage(const HttpLimits& limits, HttpServer::Handler h
 ConnectionStage::~ConnectionStage() {
   CloseAll();
   TM_CHECK(state_->held_bytes.bytes() == 0 && state_->unread_answers.bytes() == 0 &&
-               state_->connections == 0 && state_->open_exchanges == 0,
+               open_connections() == 0 && state_->open_exchanges == 0,
            "%lld bytes, %lld connections, %lld exchanges are left",
-           static_cast<long long>(state_->held_bytes.bytes()), static_cast<long long>(state_->connections),
+           static_cast<long long>(state_->held_bytes.bytes()), static_cast<long long>(open_connections()),
            static_cast<long long>(state_->open_exchanges));
 }
 

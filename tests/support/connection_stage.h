@@ -71,7 +71,7 @@ class ConnectionStage {
 
   HttpServerState& state() { return *state_; }
   ConnectionThread& thread();
-  int64_t open_connections() const { return state_->connections; }
+  int64_t open_connections() const { return state_->connections.all(); }
   int64_t held_bytes() const { return state_->held_bytes.bytes(); }
   size_t peers() const { return peers_.size(); }
   StagePeer& peer(size_t index) { return *peers_[index]; }
