@@ -8,8 +8,8 @@
 #include <random>
 
 #include "bench/load/bench_main.h"
-#include "bench/load/check/check.h"
 #include "bench/load/stop_signals.h"
+#include "bench/load/wire/self_check.h"
 
 namespace {
 

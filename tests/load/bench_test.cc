@@ -568,9 +568,9 @@ TEST(BenchTest, SharedPrefixesAndTurnsReachTheTarget) {
 TEST(BenchTest, FindRateFindsTheRateOfAQueue) {
   Bench bench;
   bench.server_options.service_ns = [](const auto&) { return 10 * kMs; };
-  const double load = 0.75, wait_ms = load * 10 / (2 * (1 - load));
-  ASSERT_EQ(bench.Run({"--target", "http://a:1", "--find-rate", "--rate", "10", "--slo",
-                       "ttft_mean<" + std::to_string(10 + wait_ms), "--requests", "20000", "--prompt-tokens",
+  const double load = 0.5, wait_ms = load * 10 / (2 * (1 - load));
+  ASSERT_EQ(bench.Run({"--target", "http://a:1", "--find-rate", "--rate", "20", "--slo",
+                       "ttft_mean<" + std::to_string(10 + wait_ms), "--requests", "8000", "--prompt-tokens",
                        "1", "--output-tokens", "1", "--json", bench.Path("json")}),
             0)
       << bench.err;

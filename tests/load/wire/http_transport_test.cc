@@ -14,9 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "bench/load/check/scripted_target.h"
-#include "bench/load/check/scripts.h"
 #include "bench/load/connect.h"
+#include "bench/load/wire/self_check.h"
+#include "tests/load/scripted/scripted_target.h"
+#include "tests/load/scripted/scripts.h"
 #include "tests/load/wire/recorded_requests.h"
 
 namespace tramontane::load {
@@ -475,6 +476,29 @@ TEST(PlainQuestions, WhatAServerSaysOfItsModelsIsShownWithoutSecretsAndEscapes) 
     const std::string message(FirstServedModel(options).status().message());
     EXPECT_THAT(message, AllOf(HasSubstr("--model"), Not(HasSubstr("sk-a")), Not(HasSubstr("\x1b")))) << body;
   }
+}
+
+// ---- --check ------------------------------------------------------------------------------------
+
+TEST(SelfCheck, ComparesWhatItMeasuredOfEveryAnswer) {
+  const auto report = RunCheck(3);  // its times are for an idle machine, and of no matter here
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->Table(), HasSubstr("\nwhole answers "));
+  EXPECT_EQ(report->lines.at(0).truth, "3");
+  EXPECT_EQ(report->lines[0].measured, "3");
+  EXPECT_TRUE(report->lines[0].holds);
+  EXPECT_EQ(report->lines.at(2).metric, "ttft_ms, 3 samples");
+  EXPECT_EQ(report->lines.at(3).metric, "itl_ms, 9 samples");
+}
+
+TEST(SelfCheck, HoldsWhereEachLineHolds) {
+  CheckReport report;
+  report.lines.push_back({"tokens", "8", "8", "0", true});
+  EXPECT_TRUE(report.holds());
+  EXPECT_THAT(report.Table(), Not(HasSubstr("EXCEEDED")));
+  report.lines.push_back({"events", "8", "7", "-1", false});
+  EXPECT_FALSE(report.holds());
+  EXPECT_THAT(report.Table(), HasSubstr("EXCEEDED"));
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "bench/load/check/grpc_check.h"
 #include "bench/load/connect.h"
 #include "bench/load/wire/event_stream_parser.h"
+#include "tests/load/scripted/grpc_scripted_target.h"
 #include "tests/load/wire/recorded_requests.h"
 #include "tests/server/scripted_server.h"
 #include "tramontane/v1/inference.grpc.pb.h"

@@ -1,4 +1,4 @@
-// The part of the check that speaks gRPC. Any thread.
+// A scripted server that speaks gRPC. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "bench/load/check/scripted_target.h"
 #include "kernels/core/status.h"
+#include "tests/load/scripted/scripted_target.h"
 
 namespace tramontane::load {
 
@@ -28,7 +28,6 @@ class GrpcScriptedTarget {
   virtual std::map<std::string, ScriptLog> Logs() const = 0;
 };
 
-// UNIMPLEMENTED in a build without gRPC.
 StatusOr<std::unique_ptr<GrpcScriptedTarget>> StartGrpcTarget(const GrpcScript& script);
 
 }  // namespace tramontane::load

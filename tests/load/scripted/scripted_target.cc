@@ -1,4 +1,4 @@
-#include "bench/load/check/scripted_target.h"
+#include "tests/load/scripted/scripted_target.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -106,12 +106,6 @@ std::string ScriptedTarget::url() const {
   return "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
 }
 
-void ScriptedTarget::StopBetween(int64_t begin_ns, int64_t end_ns) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  stop_begin_ns_ = begin_ns;
-  stop_end_ns_ = end_ns;
-}
-
 std::map<std::string, ScriptLog> ScriptedTarget::Logs() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return logs_;
@@ -127,7 +121,6 @@ void ScriptedTarget::Run() {
   for (;;) {
     std::array<epoll_event, 256> ready;
     const int count = epoll_wait(poll_, ready.data(), static_cast<int>(ready.size()), -1);
-    PauseIfStopped();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (ends_) return;
@@ -148,21 +141,6 @@ void ScriptedTarget::Run() {
     }
     std::erase_if(connections_, [](const auto& entry) { return entry.second->is_closed; });
     SetTimer();
-  }
-}
-
-void ScriptedTarget::PauseIfStopped() {
-  int64_t begin_ns = 0;
-  int64_t end_ns = 0;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    begin_ns = stop_begin_ns_;
-    end_ns = stop_end_ns_;
-  }
-  const int64_t now_ns = NowNs();
-  if (now_ns < begin_ns || now_ns >= end_ns) return;
-  const timespec until = ToTimespec(end_ns);
-  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
   }
 }
 

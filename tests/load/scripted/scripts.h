@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/load/check/scripted_target.h"
+#include "tests/load/scripted/scripted_target.h"
 
 namespace tramontane::load {
 
@@ -16,8 +16,6 @@ struct StreamScript {
   int32_t events = 1;   // of content
   int32_t tokens_per_event = 1;
   int32_t events_per_write = 1;
-  int32_t stall_after = 0;  // events; 0: none
-  int64_t stall_ns = 0;     // added to the gap behind them
   bool with_usage = true;
   bool chat = false;
 };

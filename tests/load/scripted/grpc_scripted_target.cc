@@ -1,4 +1,4 @@
-#include "bench/load/check/grpc_check.h"
+#include "tests/load/scripted/grpc_scripted_target.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -60,7 +60,7 @@ class StreamingService final : public v1::Inference::Service {
 
   const GrpcScript script_;
   mutable std::mutex mutex_;
-  std::map<std::string, ScriptLog> logs_;  // under mutex_; of a check's requests
+  std::map<std::string, ScriptLog> logs_;  // under mutex_; of a test's requests
 };
 
 class RunningGrpcTarget final : public GrpcScriptedTarget {

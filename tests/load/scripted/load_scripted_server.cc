@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "bench/load/check/scripted_target.h"
-#include "bench/load/check/scripts.h"
+#include "tests/load/scripted/scripted_target.h"
+#include "tests/load/scripted/scripts.h"
 
 namespace tramontane::load {
 namespace {

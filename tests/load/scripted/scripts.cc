@@ -1,4 +1,4 @@
-#include "bench/load/check/scripts.h"
+#include "tests/load/scripted/scripts.h"
 
 #include <algorithm>
 #include <array>
@@ -59,7 +59,7 @@ Script WithoutEnd(const StreamScript& stream) {
     const int32_t count = end - event;
     for (; event < end; ++event) bytes += ContentEvent(stream, event);
     script.writes.push_back({at_ns, InChunk(bytes), count});
-    at_ns += stream.gap_ns + (stream.stall_after > 0 && event == stream.stall_after ? stream.stall_ns : 0);
+    at_ns += stream.gap_ns;
   }
   return script;
 }

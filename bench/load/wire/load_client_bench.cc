@@ -15,10 +15,10 @@
 #include <mutex>
 #include <string>
 
-#include "bench/load/check/scripted_target.h"
-#include "bench/load/check/scripts.h"
 #include "bench/load/connect.h"
 #include "bench/load/wire/stamp.h"
+#include "tests/load/scripted/scripted_target.h"
+#include "tests/load/scripted/scripts.h"
 
 namespace tramontane::load {
 namespace {

@@ -70,10 +70,6 @@ class ScriptedTarget {
   // "http://127.0.0.1:43210"
   std::string url() const;
 
-  // The server does nothing from one time to another, CLOCK_MONOTONIC: it reads nothing, writes nothing and
-  // accepts nothing. Any thread; once.
-  void StopBetween(int64_t begin_ns, int64_t end_ns);
-
   // By request id, of all requests so far. Any thread.
   std::map<std::string, ScriptLog> Logs() const;
   int64_t accepted() const;  // connections so far
@@ -89,7 +85,6 @@ class ScriptedTarget {
   ScriptedTarget(Choose choose, int listener);
 
   void Run();
-  void PauseIfStopped();
   void SetTimer();
   void Accept();
   void Read(Connection* connection);
@@ -112,10 +107,8 @@ class ScriptedTarget {
 
   mutable std::mutex mutex_;
   // Under mutex_.
-  std::map<std::string, ScriptLog> logs_;  // a check's requests, which are few
+  std::map<std::string, ScriptLog> logs_;  // a test's requests, which are few
   int64_t accepted_ = 0;
-  int64_t stop_begin_ns_ = 0;
-  int64_t stop_end_ns_ = 0;
   bool ends_ = false;
 
   std::thread thread_;
