@@ -1,5 +1,9 @@
 // An HTTP/1.1 reply as it comes off a socket, in pieces of any size.
-// One thread at a time. Memory is bounded: of the head kMaxHeadBytes are held, of the body nothing.
+// One thread at a time. Memory is bounded: of the head kMaxReplyHeadBytes are held, of the body nothing.
+//
+// Not Beast's parser: it refuses what servers send and clients take (lines that end with LF, a status without
+// a reason), and behind this interface an event took 16 % longer in it (75 ns where ours takes 64; the client
+// as a whole 8 %).
 #pragma once
 
 #include <cstddef>
