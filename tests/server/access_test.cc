@@ -172,7 +172,8 @@ TEST_F(Keys, ACallerIsItsKey) {
   }
   for (const Credentials& bad :
        {Credentials{}, Credentials{.authorization = "Basic secret-of-alice"}, Credentials{.api_key = "guess"},
-        Credentials{.authorization = "Bearer guess", .api_key = "secret-of-alice"}}) {
+        Credentials{.authorization = "Bearer guess", .api_key = "secret-of-alice"},
+        Credentials{.authorization = "Basic guess", .api_key = "secret-of-alice"}}) {
     const RpcError error = doors.Identify(bad, Caller::Door::kHttp, &caller);
     EXPECT_EQ(error.code, StatusCode::kUnauthenticated);
     EXPECT_EQ(error.reason, "INVALID_API_KEY");
@@ -361,6 +362,10 @@ TEST_F(Certificates, CopiesHoldWhatWasCheckedAloneAndAreNewerEachTime) {
   EXPECT_EQ(Read((*files)->pair_path()), second.key + second.cert);
   EXPECT_EQ(ModifiedSeconds((*files)->pair_path()), then + 1);
   EXPECT_EQ(ModifiedSeconds((*files)->client_ca_path()), then + 1);
+  const std::string another = TestAuthority("another").pem();
+  folder_.Write("ca.pem", another);
+  EXPECT_EQ((*files)->LookAgain(&fault), Reloaded::kTaken) << "an authority alone is news, too";
+  EXPECT_EQ(Read((*files)->client_ca_path()), another);
 }
 
 }  // namespace
