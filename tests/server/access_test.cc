@@ -13,8 +13,10 @@
 #include "server/access/doorkeeper.h"
 #include "server/access/key_concurrency.h"
 #include "server/access/key_file.h"
+#include "server/access/keyed_client.h"
 #include "server/access/tls_files.h"
 #include "server/base/peer_address.h"
+#include "tests/support/fake_inference_client.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_certificates.h"
 
@@ -155,6 +157,25 @@ TEST_F(Keys, ABoundOfRequestsIsAKeysOwn) {
   counts.End(&one);
   EXPECT_TRUE(counts.Begin(&one).ok());
   EXPECT_TRUE(counts.Begin(nullptr).ok());
+}
+
+TEST(KeyedCalls, LaterOnesOfARequestArePartOfItAndThoseOfTheNextWait) {
+  FakeInferenceClient inner;
+  KeyedClient keyed(inner);
+  Caller caller;
+  caller.key = std::make_shared<const ApiKey>(ApiKey{.name = "one", .max_concurrent = 1});
+  RpcError refusal;
+  const auto generate = [&](bool continues) {
+    return keyed.Generate(caller, {}, {.continues = continues}, [] {}, &refusal);
+  };
+  auto first = generate(false), later = generate(true);
+  EXPECT_NE(first, nullptr);
+  EXPECT_NE(later, nullptr);
+  later = nullptr;
+  EXPECT_EQ(generate(false), nullptr) << "the end of a later one frees nothing";
+  EXPECT_EQ(refusal.reason, "KEY_CONCURRENCY");
+  first = nullptr;
+  EXPECT_NE(generate(false), nullptr);
 }
 
 // ---- who asks -----------------------------------------------------------------------------------
