@@ -113,6 +113,10 @@ std::vector<v1::GenerateResponse> PartsOfDelta(const v1::Delta& delta, size_t mo
 
 }  // namespace
 
+int32_t MessagesIn(size_t bytes) {
+  return static_cast<int32_t>(1 + (std::max<size_t>(bytes, 1) - 1) / kDefaultMessageBytes);
+}
+
 std::vector<v1::GenerateResponse> PartsOf(v1::GenerateResponse event, size_t most_bytes) {
   const bool is_long = event.ByteSizeLong() > most_bytes;
   if (is_long && event.has_started()) return PartsOfStarted(std::move(*event.mutable_started()), most_bytes);

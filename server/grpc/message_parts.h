@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "tramontane/v1/inference.pb.h"
@@ -11,6 +12,8 @@ namespace tramontane {
 
 // What gRPC takes of a message where nobody said otherwise.
 inline constexpr size_t kDefaultMessageBytes = size_t{4} << 20;
+// As many of these as `bytes` fill, 1 at least.
+int32_t MessagesIn(size_t bytes);
 // Of a message of a stream, so that there is room for what does not grow. An entry of a list is never cut.
 inline constexpr size_t kMaxPartBytes = size_t{1} << 20;
 

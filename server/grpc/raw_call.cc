@@ -1,6 +1,5 @@
 #include "server/grpc/raw_call.h"
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -80,8 +79,7 @@ void RawCall::OnDone() {
 
 void RawCall::StartWriteClock(size_t bytes) {
   const double timeout = calls_.open.options().write_timeout;
-  const size_t times = 1 + (std::max<size_t>(bytes, 1) - 1) / kDefaultMessageBytes;
-  if (timeout > 0) due_ns_ = NowNs() + Ns(timeout * static_cast<double>(times));
+  if (timeout > 0) due_ns_ = NowNs() + Ns(timeout * MessagesIn(bytes));
 }
 
 void RawCall::StopWriteClock() {

@@ -41,6 +41,14 @@ void AddLogprob(int i, v1::TokenLogprob* logprob) {
   for (int top = 0; top < 3; ++top) logprob->add_top()->set_token_id(top);
 }
 
+TEST(MessageParts, AMessageBegunIsOne) {
+  const size_t one = kDefaultMessageBytes;
+  EXPECT_EQ(MessagesIn(0), 1);
+  EXPECT_EQ(MessagesIn(one), 1);
+  EXPECT_EQ(MessagesIn(one + 1), 2);
+  EXPECT_EQ(MessagesIn(10 * one), 10);
+}
+
 TEST(MessageParts, AShortEventStaysOne) {
   v1::GenerateResponse event;
   event.mutable_delta()->set_text("a");
