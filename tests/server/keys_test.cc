@@ -122,6 +122,9 @@ TEST_F(KeyedServer, AKeyHasAsManyRequestsAsItMayAtBothDoorsTogether) {
   bool freed = false;
   for (int tries = 0; tries < 600 && !freed; ++tries) freed = is_free();
   EXPECT_TRUE(freed);
+  const std::string prompts = R"({"prompt":[[300,301],[302,303]],"max_tokens":2})";
+  EXPECT_EQ(Ask(WithKey(HttpPost("/v1/completions", prompts), "key-of-carol")).status, 200)
+      << "a request of two prompts is one";
 }
 
 TEST_F(KeyedServer, SessionsAreTheirKeysOwnAndAGatewaySaysWhoseTheyAre) {
