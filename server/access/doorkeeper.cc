@@ -7,6 +7,7 @@
 namespace tramontane {
 namespace {
 
+constexpr char kUnix[] = "unix";          // the address of a unix socket
 constexpr size_t kMostCallerBytes = 128;  // of what a gateway says
 
 std::string_view WithoutBlanks(std::string_view text) {
@@ -23,11 +24,18 @@ std::string_view KeyOf(const Credentials& credentials) {
   return WithoutBlanks(given.substr(kScheme.size()));
 }
 
-bool IsLocal(const std::string& address) { return address == "unix" || IsLoopback(address); }
+bool IsLocal(const std::string& address) { return address == kUnix || IsLoopback(address); }
 
 bool CanNameACaller(std::string_view text) {
   return !text.empty() && text.size() <= kMostCallerBytes &&
          std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
+}
+
+// `said`: by a gateway: the name of a key, which is never an address, or the share of an address.
+void TakeIdentity(std::string_view said, Caller* caller) {
+  caller->identity = said;
+  const bool is_address = said == kUnix || IsIpAddress(std::string(said.substr(0, said.find('/'))));
+  caller->key_name = is_address ? "" : said;
 }
 
 RpcError KeyError() {
@@ -63,7 +71,7 @@ Caller Doorkeeper::ByAddress(const Credentials& credentials, Caller::Door door) 
   Caller caller = {.identity = AddressShare(address), .address = address, .door = door};
   const bool is_believed = !has_keys() && IsLocal(std::string(credentials.address));
   if (is_believed && CanNameACaller(credentials.tramontane_caller)) {
-    caller.identity = credentials.tramontane_caller;
+    TakeIdentity(credentials.tramontane_caller, &caller);
   }
   return caller;
 }
@@ -74,7 +82,8 @@ RpcError Doorkeeper::Identify(const Credentials& credentials, Caller::Door door,
   caller->key = keys_->Find(KeyOf(credentials));
   if (caller->key == nullptr) return KeyError();
   const bool speaks_for_others = caller->key->gateway && CanNameACaller(credentials.tramontane_caller);
-  caller->identity = speaks_for_others ? std::string(credentials.tramontane_caller) : caller->key->name;
+  caller->identity = caller->key_name = caller->key->name;
+  if (speaks_for_others) TakeIdentity(credentials.tramontane_caller, caller);
   return {};
 }
 

@@ -10,4 +10,14 @@ std::string LowerCase(std::string_view text) {
   return lower;
 }
 
+std::string HexText(std::string_view bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const char c : bytes) {
+    text += kDigits[static_cast<unsigned char>(c) >> 4];
+    text += kDigits[static_cast<unsigned char>(c) & 15];
+  }
+  return text;
+}
+
 }  // namespace tramontane

@@ -13,5 +13,7 @@ inline constexpr size_t kMaxQuotedBytes = 64;
 
 // ASCII letters in lower case; every other byte as it is.
 std::string LowerCase(std::string_view text);
+// "\x01\xab" is "01ab".
+std::string HexText(std::string_view bytes);
 
 }  // namespace tramontane

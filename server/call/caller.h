@@ -18,9 +18,11 @@ struct Caller {
   // What limits, sessions and request ids go by: the key's name, else the share of the address
   // (AddressShare), or what a gateway says of its own callers. Two callers of one identity are one.
   std::string identity;
-  std::string address;  // of the peer, without a port; "unix"
+  std::string address = {};  // of the peer, without a port; "unix"
   Door door = Door::kProgram;
   std::shared_ptr<const ApiKey> key = {};  // null: none are configured
+  // The name of its key, here or at the gateway that says whose call it is; "": it has none.
+  std::string key_name = {};
 };
 
 }  // namespace tramontane

@@ -17,7 +17,6 @@
 
 #include "server/base/file_descriptor.h"
 #include "server/commands/commands.h"
-#include "server/sessions/context_policy_convert.h"
 #include "server/sessions/kv_export.h"
 #include "server/sessions/kv_snapshot.h"
 #include "server/sessions/session_file.h"
@@ -44,6 +43,7 @@ StatusOr<SessionFileReader> OpenFile(const FileDescriptor& file, const std::stri
   if (file.get() < 0) return NotFound(path + ": " + std::strerror(errno));
   StatusOr<SessionFileReader> reader = SessionFileReader::Open(file.get());
   if (!reader.ok()) return OfFile(path, reader.status());
+  TM_RETURN_IF_ERROR(OfFile(path, reader->Identity().status()));
   return reader;
 }
 
@@ -80,15 +80,6 @@ StatusOr<std::string> ListKv(SessionFileReader& reader) {
   return text;
 }
 
-// As it was saved, whatever it says.
-std::string PolicyText(const v1::ContextPolicy& saved) {
-  ContextPolicy policy;
-  if (RpcError error = ContextPolicyFromProto(saved, &policy); !error.ok()) {
-    return error.message();
-  }
-  return ContextPolicyText(policy);
-}
-
 Status Show(const KvArguments& arguments) {
   const FileDescriptor file = OpenToRead(arguments.file);
   TM_ASSIGN_OR_RETURN(SessionFileReader reader, OpenFile(file, arguments.file));
@@ -96,11 +87,14 @@ Status Show(const KvArguments& arguments) {
   const std::string kind = head.has_chat()
                                ? "a chat of " + std::to_string(head.chat().messages_size()) + " messages"
                                : "of completions";
-  std::string text =
-      "session \"" + head.name() + "\": " + kind + "\nmodel: \"" + head.model() +
-      "\"\nids: " + std::to_string(head.ids_size()) + "\ncache_salt: " +
-      (head.cache_salt().empty() ? "none" : std::to_string(head.cache_salt().size()) + " bytes") + "\n";
-  if (head.has_context_policy()) text += "context_policy: " + PolicyText(head.context_policy()) + "\n";
+  TM_ASSIGN_OR_RETURN(const SessionIdentity identity, reader.Identity());
+  std::string text = "session \"" + head.name() + "\": " + kind + "\n";
+  if (!head.key().empty()) text += "key: \"" + head.key() + "\"\n";
+  text += "model: \"" + identity.model + "\"\nids: " + std::to_string(head.ids_size()) +
+          "\ncache_salt: " + (identity.salt.empty() ? "none" : "SHA-256 " + identity.salt) + "\n";
+  if (identity.context_policy.type != ContextPolicyType::kNone) {
+    text += "context_policy: " + ContextPolicyText(identity.context_policy) + "\n";
+  }
   if (head.has_kv()) {
     StatusOr<std::string> listing = ListKv(reader);
     if (!listing.ok()) return OfFile(arguments.file, listing.status());
@@ -108,7 +102,8 @@ Status Show(const KvArguments& arguments) {
   } else {
     text += "keys and values: none\n";
   }
-  text += "file: version 3, " + std::to_string(reader.bytes()) + " bytes, every checksum is right\n";
+  text += std::string("file: version ") + reader.version() + ", " + std::to_string(reader.bytes()) +
+          " bytes, every checksum is right\n";
   std::fputs(text.c_str(), stdout);
   return std::fflush(stdout) == 0 ? Status::Ok() : Internal("standard output cannot be written");
 }

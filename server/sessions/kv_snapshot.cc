@@ -45,10 +45,8 @@ void ForEachPartOf(const v1::SavedKv& saved, const v1::SavedKvLayer& layer, int6
 
 }  // namespace
 
-v1::SavedKv DescribeKv(const KvPages& pages, const KvLayout& layout, const ContextPolicy& policy,
-                       const std::string& weights) {
+v1::SavedKv DescribeKv(const KvPages& pages, const KvLayout& layout, const ContextPolicy& policy) {
   v1::SavedKv saved;
-  saved.set_weights(weights);
   saved.set_dtype(DTypeName(layout.format.element.dtype));
   saved.set_group(GroupOf(layout.format.element));
   saved.set_kv_heads(layout.format.kv_heads);
@@ -111,8 +109,7 @@ int64_t RowBytes(const KvFormat& rows) { return rows.LayerBytes(); }
 
 std::string KvElementText(const v1::SavedKv& saved) { return ElementText(saved.dtype(), saved.group()); }
 
-std::string KvFault(const v1::SavedKv& saved, const KvLayout& layout, const std::string& weights) {
-  if (saved.weights() != weights) return "holds keys and values that other weights have given";
+std::string KvFault(const v1::SavedKv& saved, const KvLayout& layout) {
   const KvFormat& format = layout.format;
   const std::string served = ElementText(DTypeName(format.element.dtype), GroupOf(format.element));
   if (KvElementText(saved) != served) {

@@ -19,8 +19,7 @@ namespace tramontane {
 
 // What is kept of the pages: rows that are seen from pages.tokens on, and no others. `policy`: of the text
 // (CachedText).
-v1::SavedKv DescribeKv(const KvPages& pages, const KvLayout& layout, const ContextPolicy& policy,
-                       const std::string& weights);
+v1::SavedKv DescribeKv(const KvPages& pages, const KvLayout& layout, const ContextPolicy& policy);
 
 // The format of a layer's rows, or what is wrong with what is said of them.
 StatusOr<KvFormat> RowFormatOf(const v1::SavedKv& saved, int32_t layer);
@@ -32,7 +31,7 @@ int64_t RowBytes(const KvFormat& rows);
 std::string KvElementText(const v1::SavedKv& saved);
 
 // "" or why such rows are not those of the model that is served: "holds keys and values as bf16, ..".
-std::string KvFault(const v1::SavedKv& saved, const KvLayout& layout, const std::string& weights);
+std::string KvFault(const v1::SavedKv& saved, const KvLayout& layout);
 
 // The rows of a layer out of its pages. rows: RowBytes of them.
 void RowsOfPages(const KvPages& pages, const KvLayout& layout, const v1::SavedKv& saved, int32_t layer,

@@ -71,7 +71,8 @@ RpcError SessionCalls::Save(const Caller& caller, const v1::SaveSessionRequest& 
   const auto read = Copied(std::make_shared<KvTransfer>(SessionText(*state)));
   const KvPages* pages = read == nullptr ? nullptr : &read->pages();
   int64_t bytes = 0;
-  if (RpcError error = files_->Save(key, *state, SavedModel(), pages, &bytes); !error.ok()) return error;
+  if (RpcError error = files_->Save(caller, key.name, *state, SavedModel(), pages, &bytes); !error.ok())
+    return error;
   Describe(key.name, *state, response->mutable_session());
   response->set_bytes(bytes);
   response->set_kv_tokens(read == nullptr ? 0 : read->tokens());
@@ -85,9 +86,7 @@ RpcError SessionCalls::Restore(const Caller& caller, const v1::RestoreSessionReq
   if (const std::string fault = SessionNameFault(key.name); !fault.empty()) return FieldError("name", fault);
   SessionState state;
   KvPages pages;
-  // Without keys who asks is an address, which may be another one tomorrow.
-  const OthersFiles others = caller.key == nullptr ? OthersFiles::kRestored : OthersFiles::kNotThere;
-  RpcError error = files_->Restore(key, request.cache_salt(), others, SavedModel(), &state, &pages);
+  RpcError error = files_->Restore(caller, key.name, request.cache_salt(), SavedModel(), &state, &pages);
   if (!error.ok()) return error;
   state.kv_owner = std::make_shared<const KvOwner>();
   SessionLease lease;

@@ -18,7 +18,8 @@ namespace tramontane {
 namespace {
 
 constexpr std::string_view kKind = "tramontane session ";
-constexpr std::string_view kVersion = "3\n";
+constexpr std::string_view kVersion = "4\n";
+constexpr std::string_view kVersionBefore = "3\n";
 constexpr size_t kNumberBytes = 8;
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kFrontBytes = kKind.size() + kVersion.size() + kNumberBytes + kDigestBytes;
@@ -145,9 +146,11 @@ Status SessionFileReader::ReadHead() {
     return FailedPrecondition("is no saved session");
   }
   if (bytes.size() < kFrontBytes) return FailedPrecondition("is cut off: " + HasBytes(bytes_));
-  if (bytes.substr(kKind.size(), kVersion.size()) != kVersion) {
-    return FailedPrecondition("is of another version, or damaged; this server reads version 3");
+  const std::string_view version = bytes.substr(kKind.size(), kVersion.size());
+  if (version != kVersion && version != kVersionBefore) {
+    return FailedPrecondition("is of another version, or damaged; this server reads versions 3 and 4");
   }
+  version_ = version[0];
   const std::string_view size = bytes.substr(kKind.size() + kVersion.size(), kNumberBytes);
   const uint64_t content_bytes = NumberOf(size);
   const auto left = static_cast<uint64_t>(bytes_) - kFrontBytes;
@@ -166,6 +169,10 @@ Status SessionFileReader::ReadHead() {
   }
   head_bytes_ = static_cast<int64_t>(kFrontBytes + content_bytes);
   return {};
+}
+
+StatusOr<SessionIdentity> SessionFileReader::Identity() const {
+  return version_ == kVersion[0] ? ParseSessionIdentity(head_.identity()) : IdentityOfVersion3(head_);
 }
 
 // Before anything is allocated for what follows.

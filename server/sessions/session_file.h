@@ -1,6 +1,6 @@
 // One saved session as a file: what stands where in it.
 //
-//   "tramontane session 3\n"
+//   "tramontane session 4\n"
 //   bytes of the head, 8, little-endian
 //   SHA-256 of those 8 and of the head
 //   the head: a SavedSession
@@ -8,6 +8,7 @@
 //   number, 8 bytes, and of them
 //
 // So no byte is without a checksum but for those of the first line, and the head says how long the file is.
+// Version 3, which is still read, had what is in the head's identity in fields of the head, and nobody's key.
 // The checksums keep accidents out, not forgers. Any thread, one at a time; descriptors are borrowed.
 #pragma once
 
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "kernels/core/status.h"
+#include "server/sessions/session_identity.h"
 #include "tramontane/v1/inference.pb.h"
 
 namespace tramontane {
@@ -53,6 +55,8 @@ class SessionFileReader {
   static StatusOr<SessionFileReader> Open(int file);
 
   v1::SavedSession& head() { return head_; }
+  StatusOr<SessionIdentity> Identity() const;  // errors as above
+  char version() const { return version_; }
   int64_t bytes() const { return bytes_; }  // of the file
 
   // The rows of the next layer: 0, 1, ..
@@ -66,6 +70,7 @@ class SessionFileReader {
 
   int file_ = -1;
   int64_t bytes_ = 0;
+  char version_ = 0;        // '3' or '4'
   int64_t head_bytes_ = 0;  // up to the first layer
   v1::SavedSession head_;
 };

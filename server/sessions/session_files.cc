@@ -18,7 +18,7 @@
 
 #include "engine/request.h"
 #include "server/base/file_descriptor.h"
-#include "server/sessions/context_policy_convert.h"
+#include "server/base/text.h"
 #include "server/sessions/kv_snapshot.h"
 
 namespace tramontane {
@@ -51,30 +51,12 @@ RpcError FileError(const std::string& name, const std::string& fault) {
   return error;
 }
 
-// "" or what is wrong with it.
-std::string ReadPolicy(const v1::SavedSession& saved, ContextPolicy* policy) {
-  *policy = {};
-  if (!saved.has_context_policy()) return "";
-  if (RpcError error = ContextPolicyFromProto(saved.context_policy(), policy); !error.ok()) {
-    return error.message();
-  }
-  const Status status = CheckContextPolicy(*policy);
-  return status.ok() ? "" : "context_policy." + status.message();
-}
-
 // "" or what is wrong with what a file says, whose digest is right.
-std::string StateFault(const v1::SavedSession& saved, const SavedSessionModel& model) {
+std::string StateFault(const v1::SavedSession& saved, const ContextPolicy& policy,
+                       const SavedSessionModel& model) {
   const auto is_id = [&](int32_t id) { return id >= 0 && id < model.vocab_size; };
   if (saved.ids().empty() || !std::all_of(saved.ids().begin(), saved.ids().end(), is_id)) {
     return "holds ids that the vocabulary does not have, or none";
-  }
-  if (saved.cache_salt().size() > kMaxCacheSaltBytes) {
-    return "holds a cache_salt of " + std::to_string(saved.cache_salt().size()) + " bytes; at most " +
-           std::to_string(kMaxCacheSaltBytes) + " are allowed";
-  }
-  ContextPolicy policy;
-  if (const std::string fault = ReadPolicy(saved, &policy); !fault.empty()) {
-    return "holds a policy that cannot be: " + fault;
   }
   const CachedText text = CachedTextOf({saved.ids().begin(), saved.ids().end()}, "", policy);
   if (saved.has_kv() && saved.kv().tokens() > std::ssize(text.tokens)) {
@@ -85,6 +67,37 @@ std::string StateFault(const v1::SavedSession& saved, const SavedSessionModel& m
   const bool ends_with_answer =
       messages > 1 && saved.chat().messages(messages - 1).role() == v1::ROLE_ASSISTANT;
   return saved.has_chat() && !ends_with_answer ? "holds a chat that does not end with an answer" : "";
+}
+
+// "" or why its keys and values are of no use here.
+std::string PagesFault(const v1::SavedKv& kv, const SessionIdentity& identity,
+                       const SavedSessionModel& model) {
+  if (identity.weights != HexText(model.weights))
+    return "holds keys and values that other weights have given";
+  return KvFault(kv, *model.layout);
+}
+
+// A file is read to its end even where nobody wants its pages: a damaged one is refused. Errors go on from
+// "the file".
+Status ReadPages(const SessionIdentity& identity, const SavedSessionModel& model, SessionFileReader& reader,
+                 KvPages* pages) {
+  *pages = {};
+  if (!reader.head().has_kv()) return {};
+  const v1::SavedKv& kv = reader.head().kv();
+  std::optional<PagesOfRows> made;
+  if (model.layout != nullptr) {
+    if (const std::string fault = PagesFault(kv, identity, model); !fault.empty()) {
+      return FailedPrecondition("is of another model or --kv-dtype than \"" + model.name + "\": it " + fault);
+    }
+    made.emplace(*model.layout, kv, CachedTextOf({}, "", identity.context_policy).policy);
+  }
+  std::vector<std::byte> rows;
+  for (int32_t layer = 0; layer < kv.layers_size(); ++layer) {
+    TM_RETURN_IF_ERROR(reader.ReadLayer(layer, &rows));
+    if (made) made->Add(layer, rows);
+  }
+  if (made) *pages = made->Take();
+  return {};
 }
 
 }  // namespace
@@ -115,24 +128,24 @@ StatusOr<std::unique_ptr<SessionFiles>> SessionFiles::Open(const std::string& fo
   return std::unique_ptr<SessionFiles>(new SessionFiles(std::move(opened)));
 }
 
-RpcError SessionFiles::Save(const SessionKey& key, const SessionState& state, const SavedSessionModel& model,
-                            const KvPages* pages, int64_t* bytes) {
+RpcError SessionFiles::Save(const Caller& caller, const std::string& name, const SessionState& state,
+                            const SavedSessionModel& model, const KvPages* pages, int64_t* bytes) {
   v1::SavedSession saved;
-  saved.set_name(key.name);
-  saved.set_model(model.name);
-  saved.set_fingerprint(model.fingerprint);
+  saved.set_name(name);
+  saved.set_key(caller.key_name);
+  saved.set_identity(ToJson({.model = model.name,
+                             .fingerprint = HexText(model.fingerprint),
+                             .weights = HexText(model.weights),
+                             .context_policy = state.context_policy,
+                             .salt = SaltDigest(state.cache_salt)}));
   saved.mutable_ids()->Add(state.ids.begin(), state.ids.end());
   if (state.is_chat) *saved.mutable_chat() = state.chat;
-  saved.set_cache_salt(state.cache_salt);
-  const bool has_policy = state.context_policy.type != ContextPolicyType::kNone;
-  if (has_policy) {
-    *saved.mutable_context_policy() = ContextPolicyToProto(state.context_policy);
-  }
   const bool has_pages = pages != nullptr && pages->tokens > 0;
-  if (has_pages)
+  if (has_pages) {
     *saved.mutable_kv() =
-        DescribeKv(*pages, *model.layout, CachedTextOf({}, "", state.context_policy).policy, model.weights);
-  const std::string file_name = SessionFileName(key.name, state.cache_salt, key.caller);
+        DescribeKv(*pages, *model.layout, CachedTextOf({}, "", state.context_policy).policy);
+  }
+  const std::string file_name = SessionFileName(name, state.cache_salt, caller.identity);
   std::lock_guard lock(mutex_);
   if (RpcError error = folder_->MakeRoom(file_name, SessionFileBytes(saved)); !error.ok()) return error;
   return Write(file_name, [&](int file) {
@@ -167,13 +180,36 @@ RpcError SessionFiles::Write(const std::string& file_name, const std::function<b
   return fsync(folder) == 0 ? RpcError() : SystemError("the session was saved, its folder cannot be synced");
 }
 
-RpcError SessionFiles::Restore(const SessionKey& key, const std::string& cache_salt, OthersFiles others,
+// By whom, and what.
+struct SessionFiles::Wanted {
+  const Caller& caller;
+  const std::string& name;
+  const std::string& cache_salt;
+  const SavedSessionModel& model;
+};
+
+RpcError SessionFiles::Restore(const Caller& caller, const std::string& name, const std::string& cache_salt,
                                const SavedSessionModel& model, SessionState* state, KvPages* pages) const {
-  const std::string& name = key.name;
+  const Wanted wanted = {.caller = caller, .name = name, .cache_salt = cache_salt, .model = model};
+  RpcError error = Read(SessionFileName(name, cache_salt, caller.identity), wanted, state, pages);
+  if (error.code != StatusCode::kNotFound) return error;
+  // Without keys who asks is an address, which may be another one tomorrow.
+  const bool has_key = caller.key != nullptr || !caller.key_name.empty();
+  const OthersFiles others = has_key ? OthersFiles::kNotThere : OthersFiles::kRestored;
+  for (const std::string& file_name : folder_->FilesBesideOwn(name, cache_salt, others)) {
+    error = Read(file_name, wanted, state, pages);
+    if (error.code != StatusCode::kNotFound) break;
+  }
+  return error;
+}
+
+RpcError SessionFiles::Read(const std::string& file_name, const Wanted& wanted, SessionState* state,
+                            KvPages* pages) const {
+  const std::string& name = wanted.name;
+  const SavedSessionModel& model = wanted.model;
   // Not blocked by what is no file: a pipe.
-  const FileDescriptor file(openat(folder_->descriptor(),
-                                   folder_->FileOf(name, cache_salt, key.caller, others).c_str(),
-                                   O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  const FileDescriptor file(
+      openat(folder_->descriptor(), file_name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (file.get() < 0 && errno == ENOENT) return NotSavedError(name);
   if (file.get() < 0 && errno == ELOOP) return FileError(name, "is a link, which is not followed");
   if (file.get() < 0) return SystemError("the session cannot be restored");
@@ -181,45 +217,31 @@ RpcError SessionFiles::Restore(const SessionKey& key, const std::string& cache_s
   if (!opened.ok()) return FileError(name, opened.status().message());
   SessionFileReader reader = *std::move(opened);
   v1::SavedSession& saved = reader.head();
+  // Wherever somebody has put it.
+  if (!saved.key().empty() && saved.key() != wanted.caller.key_name) return NotSavedError(name);
+  const StatusOr<SessionIdentity> identity = reader.Identity();
+  if (!identity.ok()) return FileError(name, identity.status().message());
+  if (identity->salt != SaltDigest(wanted.cache_salt)) return NotSavedError(name);
   if (saved.name() != name) return FileError(name, "holds the session \"" + saved.name() + "\"");
-  if (saved.cache_salt() != cache_salt) return NotSavedError(name);
-  if (saved.fingerprint() != model.fingerprint) {
-    return FileError(name, "is of another model: \"" + saved.model() + "\" was served, \"" + model.name +
+  if (wanted.cache_salt.size() > kMaxCacheSaltBytes) {
+    return FileError(name, "holds a cache_salt of " + std::to_string(wanted.cache_salt.size()) +
+                               " bytes; at most " + std::to_string(kMaxCacheSaltBytes) + " are allowed");
+  }
+  if (identity->fingerprint != HexText(model.fingerprint)) {
+    return FileError(name, "is of another model: \"" + identity->model + "\" was served, \"" + model.name +
                                "\" is now, and their dimensions, vocabularies or chat formats differ");
   }
-  if (const std::string fault = StateFault(saved, model); !fault.empty()) return FileError(name, fault);
-  if (RpcError error = ReadPages(name, model, reader, pages); !error.ok()) return error;
+  if (const std::string fault = StateFault(saved, identity->context_policy, model); !fault.empty()) {
+    return FileError(name, fault);
+  }
+  if (const Status status = ReadPages(*identity, model, reader, pages); !status.ok()) {
+    return FileError(name, status.message());
+  }
   state->ids.assign(saved.ids().begin(), saved.ids().end());
   state->is_chat = saved.has_chat();
   state->chat = std::move(*saved.mutable_chat());
-  state->cache_salt = saved.cache_salt();
-  ReadPolicy(saved, &state->context_policy);
-  return {};
-}
-
-// A file is read to its end even where nobody wants its pages: a damaged one is refused.
-RpcError SessionFiles::ReadPages(const std::string& name, const SavedSessionModel& model,
-                                 SessionFileReader& reader, KvPages* pages) {
-  *pages = {};
-  if (!reader.head().has_kv()) return {};
-  const v1::SavedKv& kv = reader.head().kv();
-  std::optional<PagesOfRows> made;
-  if (model.layout != nullptr) {
-    if (const std::string fault = KvFault(kv, *model.layout, model.weights); !fault.empty()) {
-      return FileError(name, "is of another model or --kv-dtype than \"" + model.name + "\": it " + fault);
-    }
-    ContextPolicy policy;
-    ReadPolicy(reader.head(), &policy);
-    made.emplace(*model.layout, kv, CachedTextOf({}, "", policy).policy);
-  }
-  std::vector<std::byte> rows;
-  for (int32_t layer = 0; layer < kv.layers_size(); ++layer) {
-    if (const Status status = reader.ReadLayer(layer, &rows); !status.ok()) {
-      return FileError(name, status.message());
-    }
-    if (made) made->Add(layer, rows);
-  }
-  if (made) *pages = made->Take();
+  state->cache_salt = wanted.cache_salt;
+  state->context_policy = identity->context_policy;
   return {};
 }
 

@@ -18,6 +18,7 @@
 
 #include "server/base/file_descriptor.h"
 #include "server/base/request_id.h"
+#include "server/base/text.h"
 #include "server/sessions/session_file.h"
 
 namespace tramontane {
@@ -27,16 +28,6 @@ constexpr std::string_view kEnding = ".session";
 constexpr std::string_view kAsideEnding = ".tmp";
 constexpr size_t kHashDigits = 64;
 constexpr size_t kOwnerDigits = 32;
-
-std::string Hex(std::string_view bytes) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const char c : bytes) {
-    text += kDigits[static_cast<unsigned char>(c) >> 4];
-    text += kDigits[static_cast<unsigned char>(c) & 15];
-  }
-  return text;
-}
 
 bool IsHex(std::string_view text) {
   return text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
@@ -88,8 +79,8 @@ RpcError TooLargeError(int64_t bytes, int64_t max_bytes) {
 std::string SessionFileName(std::string_view name, std::string_view cache_salt, std::string_view owner) {
   std::string hashed(name);
   if (!cache_salt.empty()) hashed.append(1, '\0').append(cache_salt);
-  std::string file_name = Hex(Sha256Digest(hashed));
-  if (!owner.empty()) file_name += "-" + Hex(Sha256Digest(owner)).substr(0, kOwnerDigits);
+  std::string file_name = HexText(Sha256Digest(hashed));
+  if (!owner.empty()) file_name += "-" + HexText(Sha256Digest(owner)).substr(0, kOwnerDigits);
   return file_name.append(kEnding);
 }
 
@@ -205,15 +196,16 @@ RpcError SessionFolder::MakeRoom(const std::string& file_name, int64_t bytes) co
   return {};
 }
 
-std::string SessionFolder::FileOf(std::string_view name, std::string_view cache_salt, std::string_view owner,
-                                  OthersFiles others) const {
-  std::string own = SessionFileName(name, cache_salt, owner);
-  struct stat about = {};
-  if (fstatat(descriptor_, own.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0) return own;
-  const std::vector<File> files = Files(own.substr(0, kHashDigits));
-  if (others == OthersFiles::kRestored && !files.empty()) return files.back().name;
+std::vector<std::string> SessionFolder::FilesBesideOwn(std::string_view name, std::string_view cache_salt,
+                                                       OthersFiles others) const {
+  std::vector<std::string> names;
+  if (others == OthersFiles::kRestored) {
+    std::vector<File> files = Files(SessionFileName(name, cache_salt, "").substr(0, kHashDigits));
+    for (auto file = files.rbegin(); file != files.rend(); ++file) names.push_back(std::move(file->name));
+  }
   // Of a version that left the salt out of the name; or of nobody's.
-  return SessionFileName(name, "", "");
+  names.push_back(SessionFileName(name, "", ""));
+  return names;
 }
 
 }  // namespace tramontane

@@ -22,7 +22,7 @@ struct SessionDirLimits {
   int64_t max_files = 4096;
 };
 
-// Which files a caller may restore besides its own and those that have no owner.
+// Files that a caller may restore besides its own and those that have no owner.
 enum class OthersFiles { kRestored, kNotThere };
 
 // "9f86d081884c7d65...-12ca17b49af22894....session"; without an owner the part from the dash on is left out.
@@ -45,10 +45,10 @@ class SessionFolder {
   // FAILED_PRECONDITION: it is too large by itself. INTERNAL: what the system says.
   RpcError MakeRoom(const std::string& file_name, int64_t bytes) const;
 
-  // Which file of that name and salt that owner restores: its own; else what was saved last by anybody, or
-  // nobody's. It need not be there.
-  std::string FileOf(std::string_view name, std::string_view cache_salt, std::string_view owner,
-                     OthersFiles others) const;
+  // What of that name and salt may be restored by who has none of its own, in that order: what anybody saved,
+  // the last one first; nobody's. They need not be there.
+  std::vector<std::string> FilesBesideOwn(std::string_view name, std::string_view cache_salt,
+                                          OthersFiles others) const;
 
   // What is written aside before it is renamed; while a process writes it, it holds a lock on it.
   static std::string AsideName(const std::string& file_name);

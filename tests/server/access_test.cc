@@ -66,7 +66,10 @@ TEST(KeyFile, AFaultNamesTheEntryAndTheFieldAndQuotesNoKey) {
   EXPECT_THAT(FaultOf(R"({"keys":[{"name":"a"}]})"), HasSubstr("keys[0].sha256"));
   EXPECT_THAT(FaultOf(R"({"keys":[{"name":"a","sha256":"12"}]})"), HasSubstr("64 hexadecimal digits"));
   EXPECT_THAT(FaultOf(R"({"keys":[{"name":"a b","key":"k"}]})"), HasSubstr("keys[0].name must have 1 to 64"));
-  EXPECT_THAT(FaultOf(R"({"keys":[{"name":"10.0.0.1","key":"k"}]})"), HasSubstr("keys[0].name"));
+  for (const char* address : {"10.0.0.1", "unix"}) {
+    EXPECT_THAT(FaultOf(R"({"keys":[{"name":")" + std::string(address) + R"(","key":"k"}]})"),
+                HasSubstr("keys[0].name must not be an address"));
+  }
   EXPECT_THAT(FaultOf(WithFields(R"("modles":[])")), HasSubstr("the nearest is \"models\""));
   EXPECT_THAT(FaultOf(WithFields(R"("admin":1)")), HasSubstr("keys[0].admin must be a JSON boolean"));
   EXPECT_THAT(FaultOf(WithFields(R"("expires":"2026-02-30T00:00:00Z")")), HasSubstr("RFC 3339"));
@@ -189,6 +192,7 @@ TEST_F(Keys, ACallerIsItsKey) {
         Credentials{.address = "10.0.0.1", .api_key = "secret-of-alice"}}) {
     ASSERT_TRUE(doors.Identify(good, Caller::Door::kHttp, &caller).ok());
     EXPECT_EQ(caller.identity, "alice");
+    EXPECT_EQ(caller.key_name, "alice");
     EXPECT_EQ(caller.address, "10.0.0.1");
   }
   for (const Credentials& bad :
@@ -212,6 +216,23 @@ TEST_F(Keys, WhatAGatewaySaysOfItsCallersIsBelievedOfAGatewaysKey) {
   const Doorkeeper gateways(Open(), {});
   ASSERT_TRUE(gateways.Identify(credentials, Caller::Door::kGrpc, &caller).ok());
   EXPECT_EQ(caller.identity, "bob");
+  EXPECT_EQ(caller.key_name, "bob");
+}
+
+TEST_F(Keys, WhatAGatewaySaysIsAKeysNameUnlessItIsAnAddress) {
+  Write(WithKey(kAliceKey, R"(,"gateway":true)"));
+  for (const auto& ring : {Open(), std::shared_ptr<KeyRing>()}) {
+    const Doorkeeper doors(ring, {});
+    const auto key_name = [&](std::string_view said) {
+      Caller caller;
+      const Credentials given = {.address = "127.0.0.1", .api_key = kAliceKey, .tramontane_caller = said};
+      EXPECT_TRUE(doors.Identify(given, Caller::Door::kGrpc, &caller).ok());
+      return caller.key_name;
+    };
+    EXPECT_EQ(key_name("bob"), "bob");
+    for (const char* address : {"10.0.0.1", "2001:db8:0:1::/64", "unix"}) EXPECT_EQ(key_name(address), "");
+    EXPECT_EQ(key_name(""), ring == nullptr ? "" : "alice");
+  }
 }
 
 TEST(DoorsWithoutKeys, ACallerIsItsAddressOrWhatAGatewayOfThisMachineSays) {

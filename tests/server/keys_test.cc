@@ -2,12 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "server/access/doorkeeper.h"
+#include "server/sessions/session_folder.h"
 #include "tests/server/scripted_server.h"
 #include "tests/support/http_test_client.h"
 #include "tests/support/temp_folder.h"
@@ -31,6 +33,7 @@ class KeyedServer : public ::testing::Test {
         {"name":"gate","key":"key-of-gate","gateway":true}]})");
     std::vector<std::string> warnings;
     ScriptedServerOptions options;
+    options.server.session_dir = saved_.path();
     options.server.http_address = "127.0.0.1:0";
     options.server.doorkeeper =
         std::make_shared<const Doorkeeper>(*KeyRing::Open(folder_.PathOf("keys.json"), &warnings));
@@ -47,7 +50,7 @@ class KeyedServer : public ::testing::Test {
     return stream.ReadAll();
   }
 
-  TempFolder folder_;
+  TempFolder folder_, saved_;
   std::unique_ptr<ScriptedServer> server_;
 };
 
@@ -137,6 +140,29 @@ TEST_F(KeyedServer, SessionsAreTheirKeysOwnAndAGatewaySaysWhoseTheyAre) {
   EXPECT_THAT(list(through), Not(HasSubstr("\"tea\"")));
   through.insert(through.find("\r\n") + 2, "x-tramontane-caller: alice\r\n");
   EXPECT_THAT(list(through), HasSubstr("\"tea\""));
+}
+
+TEST_F(KeyedServer, WhatAKeySavedIsAbsentForOthersWhereverTheFileIs) {
+  const std::string begin = R"({"prompt":[300,301,302],"max_tokens":2,"session":"tea"})";
+  const auto act = [this](const std::string& path, const std::string& key) {
+    return Ask(WithKey(HttpPost("/v1/sessions/" + path, ""), key));
+  };
+  ASSERT_EQ(Ask(WithKey(HttpPost("/v1/completions", begin), "key-of-alice")).status, 200);
+  ASSERT_EQ(act("tea/save", "key-of-alice").status, 200);
+  const HttpReply absent = act("tea/restore", "key-of-carol");
+  EXPECT_EQ(absent.status, 404);
+  const std::string own = saved_.PathOf(SessionFileName("tea", "", "alice"));
+  for (const char* owner : {"carol", "gate", ""}) {
+    std::filesystem::copy(own, saved_.PathOf(SessionFileName("tea", "", owner)));
+  }
+  for (const char* key : {"key-of-carol", "key-of-gate"}) {
+    EXPECT_EQ(act("tea/restore", key).status, 404);
+    EXPECT_EQ(act("tea/restore", key).body, absent.body);
+  }
+  EXPECT_EQ(act("tea/restore", "key-of-alice").status, 200);
+  std::string through = WithKey(HttpPost("/v1/sessions/tea/restore", ""), "key-of-gate");
+  through.insert(through.find("\r\n") + 2, "x-tramontane-caller: alice\r\n");
+  EXPECT_EQ(Ask(through).status, 200);
 }
 
 }  // namespace

@@ -77,12 +77,13 @@ class KvCommand : public testing::Test {
     EXPECT_EQ(program.Wait(), 0) << program.err();
     return program.out();
   }
-  // The session alone, as it is saved where its keys and values are gone.
-  void WriteWithoutPages(const std::string& path) const {
+  // The session alone, as it is saved where its keys and values are gone. `known`: else by a server to come.
+  void WriteWithoutPages(const std::string& path, bool known = true) const {
     const int from = open(File().c_str(), O_RDONLY | O_CLOEXEC);
     auto reader = SessionFileReader::Open(from);
     ASSERT_TRUE(reader.ok()) << reader.status();
     reader->head().clear_kv();
+    if (!known) reader->head().mutable_identity()->insert(1, "\"tail\":1,");
     const int to = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     EXPECT_TRUE(SessionFileWriter(to).WriteHead(reader->head()));
     close(from);
@@ -209,6 +210,7 @@ TEST_F(KvCommand, ShowsAndExportsWhatIsInTheFile) {
                         "keys and values: of the first 342 ids, "));
   EXPECT_THAT(listing, HasSubstr(": window 256, positions " + std::to_string(begin) + " to 341, "));
   EXPECT_EQ(begin, 342 - 255) << "and no more than the next token sees";
+  EXPECT_THAT(listing, HasSubstr("file: version 4, "));
   EXPECT_THAT(listing, HasSubstr("every checksum is right\n"));
   const bool is_f32 = saved.kv.dtype() == "f32";
   for (const char* layout : {"hnd", "nhd", "openppl0", "openppl1", "openppl2", "openppl3"}) {
@@ -248,6 +250,9 @@ TEST_F(KvCommand, RefusesWhatItCannotUseAndSaysWhy) {
   WriteWithoutPages(without);
   EXPECT_THAT(Listing(without), HasSubstr("keys and values: none\n"));
   ExpectRefused({"export", without, "--layout", "hnd", "--out", out}, "holds no keys and values");
+  WriteWithoutPages(folder_.PathOf("newer"), /*known=*/false);
+  ExpectRefused({"show", folder_.PathOf("newer")},
+                "newer has an identity.tail that this server does not know");
   ExpectRefused({"export", File(), "--layout", "dnh", "--out", out}, "--layout: dnh not in");
   ExpectRefused({"export", File(), "--layout", "hnd", "--out", folder_.PathOf("no/o")}, "--out is ");
   std::string bytes = BytesOf(File());

@@ -172,7 +172,7 @@ class KvSnapshot : public ::testing::Test {
     server.Run(read);
     EXPECT_EQ(read->tokens(), std::ssize(TextOf(state_).tokens) - 1) << "the last token was not fed back";
     int64_t bytes = 0;
-    const RpcError error = files_->Save({"", "s"}, state_, server.model(), &read->pages(), &bytes);
+    const RpcError error = files_->Save({}, "s", state_, server.model(), &read->pages(), &bytes);
     ASSERT_TRUE(error.ok()) << error.message();
     EXPECT_EQ(bytes, static_cast<int64_t>(BytesOfFile().size()));
   }
@@ -186,8 +186,7 @@ class KvSnapshot : public ::testing::Test {
     PoolOfPages server(model_, pool);
     SessionState state;
     KvPages pages;
-    const RpcError error =
-        files_->Restore({"", "s"}, "", OthersFiles::kRestored, server.model(), &state, &pages);
+    const RpcError error = files_->Restore({}, "s", "", server.model(), &state, &pages);
     EXPECT_TRUE(error.ok()) << error.message();
     EXPECT_EQ(state.ids, state_.ids);
     EXPECT_EQ(state.context_policy, state_.context_policy);
@@ -211,7 +210,7 @@ class KvSnapshot : public ::testing::Test {
   RpcError Restore(const SavedSessionModel& model) {
     SessionState state;
     KvPages pages;
-    const RpcError error = files_->Restore({"", "s"}, "", OthersFiles::kRestored, model, &state, &pages);
+    const RpcError error = files_->Restore({}, "s", "", model, &state, &pages);
     if (!error.ok()) {
       EXPECT_TRUE(state.ids.empty());
       EXPECT_EQ(error.reason, "SESSION_FILE_UNUSABLE");
@@ -265,8 +264,7 @@ TEST_P(KvSnapshotOf, WhoPartsFromItBeforeItsEndIsRight) {
       PoolOfPages server(model_, pool);
       SessionState state;
       KvPages pages;
-      ASSERT_TRUE(
-          files_->Restore({"", "s"}, "", OthersFiles::kRestored, server.model(), &state, &pages).ok());
+      ASSERT_TRUE(files_->Restore({}, "s", "", server.model(), &state, &pages).ok());
       state.kv_owner = state_.kv_owner;
       server.Run(std::make_shared<KvTransfer>(TextOf(state), std::move(pages)));
       Ids prompt(state_.ids.begin(), state_.ids.begin() + parts);
@@ -288,7 +286,7 @@ TEST_F(KvSnapshot, APageThatLacksRowsIsNobodyElses) {
   PoolOfPages server(model_, {.page_size = 64});  // the window of the row at 170 begins at 131
   SessionState state;
   KvPages pages;
-  ASSERT_TRUE(files_->Restore({"", "s"}, "", OthersFiles::kRestored, server.model(), &state, &pages).ok());
+  ASSERT_TRUE(files_->Restore({}, "s", "", server.model(), &state, &pages).ok());
   state.kv_owner = state_.kv_owner;
   server.Run(std::make_shared<KvTransfer>(TextOf(state), std::move(pages)));
   const auto answer = server.Ask(SecondTurn());  // far behind the page's end at 192
@@ -336,7 +334,7 @@ class SessionInATier : public KvSnapshotOf {
     const auto read = std::make_shared<KvTransfer>(TextOf(state_));
     server.Run(read);
     int64_t bytes = 0;
-    EXPECT_TRUE(files_->Save({"", "s"}, state_, server.model(), &read->pages(), &bytes).ok());
+    EXPECT_TRUE(files_->Save({}, "s", state_, server.model(), &read->pages(), &bytes).ok());
     return read->tokens();
   }
 
@@ -482,7 +480,7 @@ TEST_F(KvSnapshot, OfATextWithoutAnEndIsExportedWithoutWhatLiesBetween) {
   server.Run(read);
   ASSERT_EQ(read->tokens(), 400);
   const KvLayout& layout = server.engine().engine().kv_layout();
-  const v1::SavedKv saved = DescribeKv(read->pages(), layout, state_.context_policy, "w");
+  const v1::SavedKv saved = DescribeKv(read->pages(), layout, state_.context_policy);
   ASSERT_EQ(saved.layers(0).sinks(), 4);
   ASSERT_EQ(saved.layers(0).begin(), 385);
   ASSERT_EQ(saved.layers(1).begin(), 341);
@@ -619,6 +617,35 @@ TEST_F(KvSnapshot, HoldsOfWindowsWhatIsStillSeen) {
   EXPECT_LT(size, rows * row + 700);
 }
 
+// A file as version 3 wrote it: what the identity says in fields of the head.
+std::string InVersion3(const std::string& file) {
+  constexpr size_t kLine = sizeof("tramontane session 4\n") - 1, kFront = kLine + 8 + 32;
+  uint64_t head_bytes = 0;
+  std::memcpy(&head_bytes, file.data() + kLine, sizeof(head_bytes));
+  const std::string layers = file.substr(kFront + head_bytes);
+  v1::SavedSession head;
+  EXPECT_TRUE(head.ParseFromString(file.substr(kFront, head_bytes)));
+  head.set_model("m");
+  head.set_fingerprint("f");
+  head.mutable_kv()->set_weights("w");
+  head.clear_identity();
+  const std::string content = head.SerializeAsString();
+  head_bytes = std::size(content);
+  const std::string size(reinterpret_cast<const char*>(&head_bytes), sizeof(head_bytes));
+  return "tramontane session 3\n" + size + Sha256Digest(size + content) + content + layers;
+}
+
+TEST_F(KvSnapshot, OfVersion3ComesBackWithItsKeysAndValues) {
+  WriteModel({0, 24});
+  SaveFirstTurn({});
+  folder_.Write(SessionFileName("s", "", ""), InVersion3(BytesOfFile()));
+  std::unique_ptr<StreamReader> answer;
+  EXPECT_EQ(GoOn({}, &answer), 170);
+  ExpectSame(*answer, *NeverStopped({}));
+  PoolOfPages server(model_, {});
+  EXPECT_THAT(Restore(server.model("others")).message(), HasSubstr("that other weights have given"));
+}
+
 // Of a pool without room nothing is put there, and nothing else goes wrong.
 TEST_F(KvSnapshot, ThatFindsNoRoomIsComputedAgain) {
   WriteModel({0, 0});
@@ -630,7 +657,7 @@ TEST_F(KvSnapshot, ThatFindsNoRoomIsComputedAgain) {
   for (int i = 0; i < 10; ++i) server.engine().Step();
   SessionState state;
   KvPages pages;
-  ASSERT_TRUE(files_->Restore({"", "s"}, "", OthersFiles::kRestored, server.model(), &state, &pages).ok());
+  ASSERT_TRUE(files_->Restore({}, "s", "", server.model(), &state, &pages).ok());
   const auto written = std::make_shared<KvTransfer>(TextOf(state), std::move(pages));
   server.Run(written);
   EXPECT_EQ(written->tokens(), 0);
@@ -652,7 +679,7 @@ TEST_F(KvSnapshot, IsCopiedBetweenTheStepsOfOthers) {
     }
     SessionState state;
     KvPages pages;
-    ASSERT_TRUE(files_->Restore({"", "s"}, "", OthersFiles::kRestored, server.model(), &state, &pages).ok());
+    ASSERT_TRUE(files_->Restore({}, "s", "", server.model(), &state, &pages).ok());
     const auto written = std::make_shared<KvTransfer>(TextOf(state), std::move(pages));
     const auto read = std::make_shared<KvTransfer>(TextOf(state));
     ASSERT_TRUE(server.engine().engine().StartTransfer(written).ok());
@@ -749,7 +776,7 @@ TEST_F(KvSnapshot, CutAtAnyByteOrWithAnyBitFlippedIsRefused) {
   server.Run(read);
   ASSERT_EQ(read->tokens(), 8);
   int64_t size = 0;
-  ASSERT_TRUE(files_->Save({"", "s"}, state_, server.model(), &read->pages(), &size).ok());
+  ASSERT_TRUE(files_->Save({}, "s", state_, server.model(), &read->pages(), &size).ok());
   const std::string bytes = BytesOfFile();
   ASSERT_TRUE(Restore(server.model()).ok());
   const std::string name = SessionFileName("s", "", "");

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "server/base/file_descriptor.h"
+#include "server/base/text.h"
 #include "server/sessions/session_file.h"
 #include "server/sessions/session_folder.h"
 #include "tests/support/temp_folder.h"
@@ -46,13 +47,13 @@ class SessionFile : public ::testing::Test {
   }
   void Save(const std::string& name) {
     int64_t bytes = 0;
-    const RpcError error = files_->Save({"", name}, state_, kModel, nullptr, &bytes);
+    const RpcError error = files_->Save({}, name, state_, kModel, nullptr, &bytes);
     ASSERT_TRUE(error.ok()) << error.message();
     EXPECT_EQ(bytes, static_cast<int64_t>(BytesOf(name).size()));
   }
   RpcError Restore(const std::string& name, const SavedSessionModel& model = kModel) {
     KvPages pages;
-    return files_->Restore({"", name}, state_.cache_salt, OthersFiles::kRestored, model, &restored_, &pages);
+    return files_->Restore({}, name, state_.cache_salt, model, &restored_, &pages);
   }
   // Of a file that is there and cannot be used.
   void ExpectUnusable(const std::string& name, const std::string& why,
@@ -139,7 +140,8 @@ TEST_F(SessionFile, CutAtAnyByteIsRefused) {
 TEST_F(SessionFile, WithAnyBitFlippedIsRefused) {
   Save("s");
   const std::string bytes = BytesOf("s");
-  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+  constexpr size_t kFrontBits = 8 * 61;  // each of these, and one of each byte of the head
+  for (size_t bit = 0; bit < 8 * bytes.size(); bit += bit < kFrontBits ? 1 : 9) {
     std::string damaged = bytes;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
     Put("s", damaged);
@@ -187,11 +189,12 @@ TEST_F(SessionFile, WhoseContentCannotBeIsRefused) {
 TEST_F(SessionFile, WithKeysOfMoreTokensThanAreLeftOfItsTextIsRefused) {
   v1::SavedSession saved;
   saved.set_name("s");
-  saved.set_cache_salt(state_.cache_salt);
-  saved.set_fingerprint(kModel.fingerprint);
+  SessionIdentity identity = {.fingerprint = HexText(kModel.fingerprint),
+                              .salt = SaltDigest(state_.cache_salt)};
   for (int32_t id = 0; id < 20; ++id) saved.add_ids(id);
   const auto put = [&](int64_t kv_tokens) {
     saved.mutable_kv()->set_tokens(kv_tokens);
+    saved.set_identity(ToJson(identity));
     const FileDescriptor file(open(PathOf("s").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     SessionFileWriter writer(file.get());
     ASSERT_TRUE(writer.WriteHead(saved));
@@ -200,17 +203,16 @@ TEST_F(SessionFile, WithKeysOfMoreTokensThanAreLeftOfItsTextIsRefused) {
   EXPECT_EQ(Restore("s").message(), "");
   put(21);
   ExpectUnusable("s", "holds keys and values of 21 tokens, and 20 ids that have any");
-  v1::ContextPolicy* policy = saved.mutable_context_policy();
-  policy->set_type(v1::ContextPolicy::TYPE_REEVALUATE);
-  policy->set_n_ctx(16);
-  policy->set_n_keep(4);
-  policy->set_n_discard(6);
+  identity.context_policy = {
+      .type = ContextPolicyType::kReevaluate, .n_ctx = 16, .n_keep = 4, .n_discard = 6};
   put(14);
   EXPECT_EQ(Restore("s").message(), "");
   put(15);
   ExpectUnusable("s", "holds keys and values of 15 tokens, and 14 ids that have any");
   saved.clear_kv();
-  saved.set_cache_salt(state_.cache_salt = std::string(257, 'x'));
+  state_.cache_salt = std::string(257, 'x');
+  identity.salt = SaltDigest(state_.cache_salt);
+  saved.set_identity(ToJson(identity));
   const FileDescriptor file(open(PathOf("s").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_TRUE(SessionFileWriter(file.get()).WriteHead(saved));
   ExpectUnusable("s", "holds a cache_salt of 257 bytes; at most 256 are allowed");
@@ -226,6 +228,92 @@ TEST_F(SessionFile, HoldsItsPolicy) {
     ASSERT_TRUE(Restore("s").ok());
     EXPECT_EQ(restored_.context_policy, policy) << ContextPolicyText(policy);
   }
+}
+
+// ---- what keys and values depend on, and versions ---------------------------------------------------
+
+TEST_F(SessionFile, SaysOnceAndInFullWhatItsKeysAndValuesDependOn) {
+  SavedSessionModel model = kModel;
+  model.weights = "w";
+  state_.context_policy = {.type = ContextPolicyType::kSinks, .n_ctx = 9, .n_keep = 2};
+  int64_t bytes = 0;
+  const Caller alice = {.identity = "", .key_name = "alice"};
+  ASSERT_TRUE(files_->Save(alice, "s", state_, model, nullptr, &bytes).ok());
+  const FileDescriptor file(open(PathOf("s").c_str(), O_RDONLY | O_CLOEXEC));
+  StatusOr<SessionFileReader> reader = SessionFileReader::Open(file.get());
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ(reader->version(), '4');
+  EXPECT_EQ(reader->head().identity(),
+            R"({"model":{"name":"m","fingerprint":"6631","weights":"77"},"adapter":null,)"
+            R"("context_policy":{"type":"sinks","n_ctx":9,"n_keep":2,"n_discard":0},"salt":")" +
+                SaltDigest("salt") + R"(","spans":[]})");
+  EXPECT_EQ(reader->head().key(), "alice");
+  v1::SavedSession left = reader->head();
+  for (const char* field : {"name", "ids", "chat", "key", "identity"}) {
+    left.GetReflection()->ClearField(&left, left.GetDescriptor()->FindFieldByName(field));
+  }
+  EXPECT_EQ(left.ByteSizeLong(), 0u) << left.DebugString();
+}
+
+TEST_F(SessionFile, WhoseIdentitySaysWhatIsNotKnownHereIsRefusedByName) {
+  const std::string whole = ToJson({.model = "m", .fingerprint = "6631", .salt = SaltDigest("salt")});
+  const auto expect = [&](const std::string& from, const std::string& to, const std::string& why) {
+    std::string identity = whole;
+    ASSERT_NE(identity.find(from), std::string::npos) << from;
+    identity.replace(identity.find(from), from.size(), to);
+    v1::SavedSession saved;
+    saved.set_name("s");
+    saved.add_ids(1);
+    saved.set_identity(identity);
+    const FileDescriptor file(open(PathOf("s").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    ASSERT_TRUE(SessionFileWriter(file.get()).WriteHead(saved));
+    if (!why.empty()) return ExpectUnusable("s", why);
+    EXPECT_EQ(Restore("s").message(), "");
+  };
+  expect("", "", "");
+  const std::string newer = " that this server does not know: a newer one has saved it";
+  expect("\"spans\"", "\"lora_scale\":1,\"spans\"", "has an identity.lora_scale" + newer);
+  expect("\"name\"", "\"parent\":{},\"name\"", "has an identity.model.parent" + newer);
+  expect("\"none\"", "\"none\",\"span\":[]", "has an identity.context_policy.span" + newer);
+  expect("\"none\"", R"("moved","n_ctx":9,"n_keep":2,"n_discard":0)",
+         "has an identity.context_policy.type that this server does not know");
+  expect("\"none\"", R"("shift","n_ctx":9,"n_keep":2,"n_discard":1.5)",
+         "has an identity.context_policy.n_discard that must be a whole number");
+  expect("\"adapter\":null", "\"adapter\":\"x\"", "has an identity.adapter that must be null");
+  expect("\"spans\":[]", "\"spans\":[{\"begin\":0}]", "has an identity.spans that must be an empty list");
+  expect(",\"spans\":[]", "", "has an identity.spans that is missing");
+  expect("\"6631\"", "7", "has an identity.model.fingerprint that must be text");
+  expect("{\"type\":\"none\"}", "7", "has an identity.context_policy that must be an object");
+  expect("[]}", "[]", "has an identity that is not JSON");
+  expect(whole, "[]", "has an identity that must be an object");
+  expect(whole, "", "has an identity that is not JSON");
+  expect("\"m\"", '"' + std::string(1 << 16, 'm') + '"', "has an identity of 657");
+}
+
+TEST_F(SessionFile, OfVersion3IsStillRead) {
+  // As version 3 was written: ids 1, 2, 99, a chat, the salt "salt", and sinks.
+  const std::string hex =
+      "7472616d6f6e74616e652073657373696f6e20330a2f00000000000000e5882ad0df858f41c07fb2dba5b66c1180e9be"
+      "d2e93993df5d6656b501a835cf0a017312016d1a02663122030102632a100a060802120268690a0608031202796f3204"
+      "73616c744206080210091802";
+  std::string bytes;
+  for (size_t i = 0; i < hex.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  Put("s", bytes);
+  ASSERT_EQ(Restore("s").message(), "");
+  EXPECT_THAT(restored_.ids, ElementsAre(1, 2, 99));
+  EXPECT_EQ(restored_.chat.SerializeAsString(), state_.chat.SerializeAsString());
+  EXPECT_EQ(restored_.cache_salt, "salt");
+  EXPECT_EQ(restored_.context_policy,
+            (ContextPolicy{.type = ContextPolicyType::kSinks, .n_ctx = 9, .n_keep = 2}));
+  ExpectUnusable("s", "is of another model: \"m\" was served",
+                 {.name = "n", .fingerprint = "f2", .vocab_size = 100});
+  folder_.Write(SessionFileName("s", "", ""), bytes);
+  state_.cache_salt = "";
+  EXPECT_EQ(Restore("s").reason, "SESSION_NOT_FOUND");
+  bytes[bytes.find('3')] = '2';
+  folder_.Write(SessionFileName("s", "", ""), bytes);
+  ExpectUnusable("s", "is of another version, or damaged; this server reads versions 3 and 4");
 }
 
 TEST_F(SessionFile, LinksAreNotFollowed) {
@@ -257,7 +345,7 @@ TEST_F(SessionFile, ThatCannotBeWrittenLeavesTheOneBefore) {
   std::filesystem::create_directory(PathOf("t"));
   std::ofstream(PathOf("t") + "/in_the_way").close();
   int64_t bytes = 0;
-  const RpcError error = files_->Save({"", "t"}, state_, kModel, nullptr, &bytes);
+  const RpcError error = files_->Save({}, "t", state_, kModel, nullptr, &bytes);
   EXPECT_EQ(error.code, StatusCode::kInternal);
   EXPECT_THAT(error.message(), HasSubstr("the session cannot be saved: "));
   EXPECT_EQ(FilesThere(), 2u) << "what was written aside is gone";
@@ -273,7 +361,7 @@ TEST_F(SessionFile, SavedFromSeveralThreadsIsOneOfThem) {
       state.cache_salt = state_.cache_salt;
       int64_t bytes = 0;
       for (int round = 0; round < 5; ++round) {
-        EXPECT_TRUE(files_->Save({"", "s"}, state, kModel, nullptr, &bytes).ok());
+        EXPECT_TRUE(files_->Save({}, "s", state, kModel, nullptr, &bytes).ok());
       }
     });
   }
@@ -293,10 +381,13 @@ class SessionFolders : public SessionFile {
   }
   void Bound(const SessionDirLimits& limits) { files_ = SessionFiles::Open(folder_.path(), limits).value(); }
   // Its file is as old as its number says.
-  RpcError SaveAs(const std::string& caller, const std::string& name, int number = 0) {
+  RpcError SaveAs(const std::string& address, const std::string& name, int number = 0) {
+    return SaveAs(Caller{.identity = address}, name, number);
+  }
+  RpcError SaveAs(const Caller& caller, const std::string& name, int number = 0) {
     int64_t bytes = 0;
-    RpcError error = files_->Save({caller, name}, state_, kModel, nullptr, &bytes);
-    const std::string path = folder_.PathOf(SessionFileName(name, state_.cache_salt, caller));
+    RpcError error = files_->Save(caller, name, state_, kModel, nullptr, &bytes);
+    const std::string path = folder_.PathOf(SessionFileName(name, state_.cache_salt, caller.identity));
     if (error.ok()) {
       EXPECT_EQ(std::filesystem::file_size(path), static_cast<uintmax_t>(bytes));
       const timespec at[] = {{1000 + number, 0}, {1000 + number, 0}};
@@ -304,14 +395,22 @@ class SessionFolders : public SessionFile {
     }
     return error;
   }
+  static Caller WithKey(const std::string& name) { return {.identity = name, .key_name = name}; }
   // None where it is not there.
-  std::vector<int32_t> RestoreAs(const std::string& caller, const std::string& name,
-                                 const std::string& salt = "", OthersFiles others = OthersFiles::kRestored) {
+  std::vector<int32_t> RestoreAs(const Caller& caller, const std::string& name,
+                                 const std::string& salt = "") {
     KvPages pages;
     restored_ = {};
-    const RpcError error = files_->Restore({caller, name}, salt, others, kModel, &restored_, &pages);
-    EXPECT_TRUE(error.ok() || error.reason == "SESSION_NOT_FOUND") << error.message();
+    const RpcError error = files_->Restore(caller, name, salt, kModel, &restored_, &pages);
+    if (!error.ok()) {
+      EXPECT_EQ(error.message(), "no session \"" + name + "\" was saved");
+      EXPECT_EQ(error.reason, "SESSION_NOT_FOUND");
+    }
     return restored_.ids;
+  }
+  std::vector<int32_t> RestoreAs(const std::string& address, const std::string& name,
+                                 const std::string& salt = "") {
+    return RestoreAs(Caller{.identity = address}, name, salt);
   }
   bool Has(const std::string& caller, const std::string& name) {
     return std::filesystem::exists(folder_.PathOf(SessionFileName(name, state_.cache_salt, caller)));
@@ -326,12 +425,36 @@ TEST_F(SessionFolders, ACallerIsGivenItsOwnAndElseWhatWasSavedLast) {
   EXPECT_THAT(RestoreAs("b", "s"), ElementsAre(4));
   EXPECT_THAT(RestoreAs("c", "s"), ElementsAre(4));
   EXPECT_THAT(RestoreAs("c", "t"), ElementsAre());
-  EXPECT_THAT(RestoreAs("b", "s", "", OthersFiles::kNotThere), ElementsAre(4));
-  EXPECT_THAT(RestoreAs("c", "s", "", OthersFiles::kNotThere), ElementsAre());
+  EXPECT_THAT(RestoreAs(WithKey("b"), "s"), ElementsAre(4));
+  EXPECT_THAT(RestoreAs(WithKey("c"), "s"), ElementsAre());
   state_.ids = {5};
   SaveAs("", "s", 0);
-  EXPECT_THAT(RestoreAs("c", "s", "", OthersFiles::kNotThere), ElementsAre(5)) << "nobody's";
+  EXPECT_THAT(RestoreAs(WithKey("c"), "s"), ElementsAre(5)) << "nobody's";
   EXPECT_THAT(RestoreAs("c", "s"), ElementsAre(4)) << "nobody's is as old as it is";
+}
+
+// An operator may copy and rename files: what a key saved stays its own.
+TEST_F(SessionFolders, WhatAKeySavedIsThereForItsCallersAlone) {
+  SaveAs("10.0.0.1", "s", 1);
+  state_.ids = {4};
+  const Caller alice = WithKey("alice");
+  SaveAs(alice, "s", 2);
+  const std::string own = folder_.PathOf(SessionFileName("s", "", "alice"));
+  for (const char* owner : {"bob", "10.0.0.2", ""}) {
+    std::filesystem::copy(own, folder_.PathOf(SessionFileName("s", "", owner)));
+  }
+  EXPECT_THAT(RestoreAs(WithKey("bob"), "s"), ElementsAre());
+  EXPECT_THAT(RestoreAs("10.0.0.2", "s"), ElementsAre(1, 2, 3)) << "the last one that no key saved";
+  EXPECT_THAT(RestoreAs(alice, "s"), ElementsAre(4));
+  std::filesystem::remove(own);
+  EXPECT_THAT(RestoreAs(alice, "s"), ElementsAre(4)) << "from nobody's file, or any other";
+  std::filesystem::remove(folder_.PathOf(SessionFileName("s", "", "10.0.0.1")));
+  EXPECT_THAT(RestoreAs("10.0.0.2", "s"), ElementsAre());
+  // What it says else is nobody's business either.
+  state_.context_policy = {.type = ContextPolicyType::kShift, .n_ctx = 8, .n_keep = 8, .n_discard = 1};
+  SaveAs(alice, "s", 3);
+  std::filesystem::rename(own, folder_.PathOf(SessionFileName("s", "", "bob")));
+  EXPECT_THAT(RestoreAs(WithKey("bob"), "s"), ElementsAre());
 }
 
 TEST_F(SessionFolders, WhatHasASaltIsNotThereWithoutIt) {
