@@ -64,13 +64,20 @@ const Shape& DetokenizedShape() {
 
 // ---- requests -----------------------------------------------------------------------------------
 
+// What both requests begin with: their fields, by their shape, and the model.
+template <typename Body>
+static std::optional<ApiError> ParseFront(std::string_view body, const Shape& shape,
+                                          const RequestContext& context, Json* json, Body* parsed) {
+  parsed->names = FieldNames(shape);
+  if (auto fault = ParseBody(body, shape, context, json, &parsed->ignored)) return fault;
+  if (!context.any_model) parsed->request.set_model(TextOf(*json, "model"));
+  return std::nullopt;
+}
+
 std::optional<ApiError> ParseTokenize(std::string_view body, const RequestContext& context,
                                       TokenizeBody* parsed) {
   Json json;
-  parsed->names = FieldNames(ShapesOf(context).tokenize);
-  if (auto fault = ParseBody(body, ShapesOf(context).tokenize, context, &json, &parsed->ignored))
-    return fault;
-  if (!context.any_model) parsed->request.set_model(TextOf(json, "model"));
+  if (auto fault = ParseFront(body, ShapesOf(context).tokenize, context, &json, parsed)) return fault;
   const Json* text = Find(json, "prompt") != nullptr ? Find(json, "prompt") : Find(json, "content");
   const bool is_chat = Find(json, "messages") != nullptr;
   if (is_chat == (text != nullptr)) {
@@ -95,10 +102,7 @@ std::optional<ApiError> ParseTokenize(std::string_view body, const RequestContex
 std::optional<ApiError> ParseDetokenize(std::string_view body, const RequestContext& context,
                                         DetokenizeBody* parsed) {
   Json json;
-  parsed->names = FieldNames(ShapesOf(context).detokenize);
-  if (auto fault = ParseBody(body, ShapesOf(context).detokenize, context, &json, &parsed->ignored))
-    return fault;
-  if (!context.any_model) parsed->request.set_model(TextOf(json, "model"));
+  if (auto fault = ParseFront(body, ShapesOf(context).detokenize, context, &json, parsed)) return fault;
   for (const Json& id : json["tokens"]) parsed->request.add_token_ids(id.get<int32_t>());
   return std::nullopt;
 }
