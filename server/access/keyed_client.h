@@ -2,6 +2,7 @@
 // them: the separate gateway's. (In a server InferenceCore holds them.) Any thread, as InferenceClient.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,6 +25,7 @@ class KeyedClient final : public InferenceClient {
   void AskUnary(const Caller& caller, std::shared_ptr<const google::protobuf::Message> request,
                 std::unique_ptr<google::protobuf::Message> response,
                 Done<google::protobuf::Message> done) override;
+  void NoteUnsent(int64_t change) override { inner_.NoteUnsent(change); }
   bool ready() const override { return inner_.ready(); }
   RpcError health() const override { return inner_.health(); }
 

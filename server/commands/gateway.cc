@@ -123,7 +123,7 @@ Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& con
   ByteBudget unread_answers(config.max_unread_answer_bytes);
   options.unread_answers = &unread_answers;
   options.metrics = [&client] {
-    return GatewayMetricsText(client.backends(),
+    return GatewayMetricsText(client.backends(), client.unsent(),
                               {.dropped_log_lines = DroppedLogLines(), .reloads = ReloadCounts()});
   };
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<Gateway> gateway, Gateway::Start(std::move(options), keyed));

@@ -4,7 +4,8 @@
 
 namespace tramontane {
 
-std::string GatewayMetricsText(const std::vector<BackendState>& backends, const ProcessCounts& process) {
+std::string GatewayMetricsText(const std::vector<BackendState>& backends, int64_t unsent,
+                               const ProcessCounts& process) {
   MetricsPage page({});
   const auto add = [&](MetricsPage::Type type, const char* name, const char* help, const auto& value) {
     page.Family(type, name, help);
@@ -25,6 +26,9 @@ std::string GatewayMetricsText(const std::vector<BackendState>& backends, const 
   add(MetricsPage::Type::Counter, "tramontane_backend_lost_calls_total",
       "Generate calls that ended because the server went away or took none.",
       [](const BackendState& backend) { return backend.lost_calls; });
+  page.Family(MetricsPage::Type::Gauge, "tramontane_gateway_unsent_prompts",
+              "Prompts of completions that wait for room at a server.");
+  page.Value(unsent);
   AddProcess(process, &page);
   return page.Text();
 }

@@ -11,6 +11,8 @@
 
 namespace tramontane {
 
-std::string GatewayMetricsText(const std::vector<BackendState>& backends, const ProcessCounts& process);
+// `unsent`: prompts of completions that wait for room at a server.
+std::string GatewayMetricsText(const std::vector<BackendState>& backends, int64_t unsent,
+                               const ProcessCounts& process);
 
 }  // namespace tramontane

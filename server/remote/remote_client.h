@@ -9,6 +9,7 @@
 // AnswerFault), and names no server.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,12 +54,14 @@ class RemoteClient final : public InferenceClient {
   std::shared_ptr<InferenceCall> Generate(const Caller& caller, v1::GenerateRequest request,
                                           const InferenceCallOptions& options, std::function<void()> on_ready,
                                           RpcError* refusal) override;
+  void NoteUnsent(int64_t change) override { unsent_ += change; }
   bool ready() const override;  // one server is up
   RpcError health() const override;
 
   // True once one is up; false when none was within the time.
   bool WaitUntilReady(int64_t timeout_ms) const;
   std::vector<BackendState> backends() const;  // in the order of the options
+  int64_t unsent() const { return unsent_; }   // prompts that wait here for room at a server
 
  private:
   // GetLoad is summed, as last asked. Sessions are asked for at the server that keeps them; their list is
@@ -68,6 +71,7 @@ class RemoteClient final : public InferenceClient {
                 Done<google::protobuf::Message> done) override;
 
   std::unique_ptr<RemoteServers> servers_;
+  std::atomic<int64_t> unsent_{0};
 };
 
 }  // namespace tramontane

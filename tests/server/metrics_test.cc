@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "server/access/keyed_client.h"
 #include "server/remote/gateway_metrics.h"
 #include "tests/server/call_reader.h"
 #include "tests/server/scripted_server.h"
@@ -182,21 +183,24 @@ TEST(Metrics, CountWhatContextPoliciesDiscard) {
   EXPECT_FALSE(plain.finished().usage().has_discarded_tokens());
 }
 
-TEST(Metrics, OfTheGatewayTellItsServers) {
-  const std::string text =
-      GatewayMetricsText({{.address = "a:1",
-                           .up = true,
-                           .open_calls = 3,
-                           .others_calls = 2,
-                           .started_calls = 9,
-                           .lost_calls = 1},
-                          {.address = "b:1"}},
-                         {.dropped_log_lines = 7, .reloads = {{.what = "keys", .taken = 2, .failed = 1}}});
+TEST(Metrics, OfTheGatewayTellItsServersAndWhatWaitsForRoomAtThem) {
+  RemoteClient client({.backends = {"127.0.0.1:1"}});
+  KeyedClient(client).NoteUnsent(5);
+  const std::string text = GatewayMetricsText(
+      {{.address = "a:1",
+        .up = true,
+        .open_calls = 3,
+        .others_calls = 2,
+        .started_calls = 9,
+        .lost_calls = 1},
+       {.address = "b:1"}},
+      client.unsent(), {.dropped_log_lines = 7, .reloads = {{.what = "keys", .taken = 2, .failed = 1}}});
   for (const char* line : {
            "tramontane_backend_up{backend=\"a:1\"} 1\n",
            "tramontane_backend_up{backend=\"b:1\"} 0\n",
            "tramontane_backend_open_calls{backend=\"a:1\"} 3\n",
            "# TYPE tramontane_backend_lost_calls_total counter\n",
+           "tramontane_gateway_unsent_prompts 5\n",
            "tramontane_dropped_log_lines_total 7\n",
            "tramontane_reload_total{what=\"keys\",outcome=\"taken\"} 2\n",
            "tramontane_reload_total{what=\"keys\",outcome=\"failed\"} 1\n",
