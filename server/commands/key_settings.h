@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "kernels/core/status.h"
 #include "server/access/doorkeeper.h"
@@ -18,7 +19,8 @@ struct KeptDoors {
   std::unique_ptr<ReloadWatch> watch;   // null: there is no file
 };
 
-// INVALID_ARGUMENT names the setting. Logs warnings of the files, and of a door that is open to a network.
-StatusOr<KeptDoors> OpenDoors(const ServeConfig& config);
+// `more`: watched beside those. INVALID_ARGUMENT names the setting. Logs warnings of the files, and of a door
+// that is open to a network.
+StatusOr<KeptDoors> OpenDoors(const ServeConfig& config, std::vector<Reloadable> more = {});
 
 }  // namespace tramontane
