@@ -83,6 +83,7 @@ RpcError Doorkeeper::Identify(const Credentials& credentials, Caller::Door door,
   if (caller->key == nullptr) return KeyError();
   const bool speaks_for_others = caller->key->gateway && CanNameACaller(credentials.tramontane_caller);
   caller->identity = caller->key_name = caller->key->name;
+  caller->key_salt = caller->key->salt;
   if (speaks_for_others) TakeIdentity(credentials.tramontane_caller, caller);
   return {};
 }

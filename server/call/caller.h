@@ -23,6 +23,12 @@ struct Caller {
   std::shared_ptr<const ApiKey> key = {};  // null: none are configured
   // The name of its key, here or at the gateway that says whose call it is; "": it has none.
   std::string key_name = {};
+  std::string key_salt = {};  // its key's; its texts share no cached pages with those of others; "": any
 };
+
+// The salt of the cached pages of a caller's text, of the one that its request gives.
+inline std::string PageSalt(const Caller& caller, const std::string& cache_salt) {
+  return caller.key_salt.empty() ? cache_salt : caller.key_salt + '\n' + cache_salt;
+}
 
 }  // namespace tramontane

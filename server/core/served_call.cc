@@ -102,8 +102,7 @@ RpcError ServedCall::Admit(const v1::ScoreCandidatesRequest& proto, std::functio
 
 RpcError ServedCall::Submit(Request request, bool is_chat, std::function<void()> on_ready) {
   request.id = request_id_;
-  const bool has_salt = caller_.key != nullptr && !caller_.key->salt.empty();
-  if (has_salt) request.cache_salt = caller_.key->salt + '\n' + request.cache_salt;
+  request.cache_salt = PageSalt(caller_, request.cache_salt);
   request.received_ns = received_ns_;
   request.tokenized_ns = serving_->model.clock->NowNs();
   request.deadline_ns = deadline_ns_;

@@ -16,8 +16,8 @@ RpcError NoSessionDirError() {
   return error;
 }
 
-CachedText SessionText(const SessionState& state) {
-  return CachedTextOf(state.ids, state.cache_salt, state.context_policy, state.kv_owner);
+CachedText SessionText(const Caller& caller, const SessionState& state) {
+  return CachedTextOf(state.ids, PageSalt(caller, state.cache_salt), state.context_policy, state.kv_owner);
 }
 
 void Describe(const std::string& name, const SessionState& state, v1::Session* session) {
@@ -68,7 +68,7 @@ RpcError SessionCalls::Save(const Caller& caller, const v1::SaveSessionRequest& 
   if (const std::string fault = SessionNameFault(key.name); !fault.empty()) return FieldError("name", fault);
   std::shared_ptr<const SessionState> state;
   if (RpcError error = store_.Find(key, request.cache_salt(), &state); !error.ok()) return error;
-  const auto read = Copied(std::make_shared<KvTransfer>(SessionText(*state)));
+  const auto read = Copied(std::make_shared<KvTransfer>(SessionText(caller, *state)));
   const KvPages* pages = read == nullptr ? nullptr : &read->pages();
   int64_t bytes = 0;
   if (RpcError error = files_->Save(caller, key.name, *state, SavedModel(), pages, &bytes); !error.ok())
@@ -98,7 +98,7 @@ RpcError SessionCalls::Restore(const Caller& caller, const v1::RestoreSessionReq
   }
   Describe(key.name, state, response->mutable_session());
   if (pages.tokens > 0) {
-    const auto written = Copied(std::make_shared<KvTransfer>(SessionText(state), std::move(pages)));
+    const auto written = Copied(std::make_shared<KvTransfer>(SessionText(caller, state), std::move(pages)));
     response->set_kv_tokens(written == nullptr ? 0 : written->tokens());
   }
   lease.Keep(std::move(state));

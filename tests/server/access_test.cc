@@ -184,6 +184,7 @@ TEST(KeyedCalls, LaterOnesOfARequestArePartOfItAndThoseOfTheNextWait) {
 // ---- who asks -----------------------------------------------------------------------------------
 
 TEST_F(Keys, ACallerIsItsKey) {
+  Write(WithKey(kAliceKey, R"(,"salt":true)"));
   const Doorkeeper doors(Open(), {});
   Caller caller;
   for (const Credentials& good :
@@ -193,6 +194,7 @@ TEST_F(Keys, ACallerIsItsKey) {
     ASSERT_TRUE(doors.Identify(good, Caller::Door::kHttp, &caller).ok());
     EXPECT_EQ(caller.identity, "alice");
     EXPECT_EQ(caller.key_name, "alice");
+    EXPECT_EQ(caller.key_salt, "key alice");
     EXPECT_EQ(caller.address, "10.0.0.1");
   }
   for (const Credentials& bad :

@@ -697,33 +697,83 @@ TEST_F(KvSnapshot, IsCopiedBetweenTheStepsOfOthers) {
   }
 }
 
+// A core in front of a pool, with a folder for sessions.
+class ServedPool {
+ public:
+  ServedPool(PoolOfPages& server, const TempFolder& folder) : server_(server), core_(OptionsOf(folder)) {
+    ServedModel served;
+    served.names = {"m"};
+    served.config.vocab_size = tokenizer_.vocab_size();
+    served.config.context = server.engine().engine().limits().context;
+    served.engine = &server.engine().engine();
+    served.tokenizer = &tokenizer_;
+    served.chat_format = &chat_format_;
+    served.clock = &server.engine().clock();
+    core_.Serve(served);
+  }
+  void Keep(const std::string& caller, Ids ids) {
+    SessionLease lease;
+    ASSERT_TRUE(core_.sessions().store().Take({caller, "s"}, &lease).ok());
+    lease.Keep({.ids = std::move(ids), .is_chat = false, .chat = {}, .cache_salt = ""});
+  }
+  // Steps meanwhile. Of the session "s": tokens that have keys and values.
+  template <typename Request>
+  int64_t Ask(const Caller& caller) {
+    Request request;
+    request.set_name("s");
+    std::promise<int64_t> answered;
+    client_.Ask(caller, request, [&](const RpcError& error, const auto& response) {
+      EXPECT_TRUE(error.ok()) << error.message();
+      answered.set_value(response.kv_tokens());
+    });
+    auto done = answered.get_future();
+    while (done.wait_for(std::chrono::seconds(0)) != std::future_status::ready) server_.engine().Step();
+    return done.get();
+  }
+  EngineClient& client() { return client_; }
+
+ private:
+  static InferenceCoreOptions OptionsOf(const TempFolder& folder) {
+    InferenceCoreOptions options;
+    options.workers.threads = 1;
+    options.session_files = SessionFiles::Open(folder.path()).value();
+    return options;
+  }
+  PoolOfPages& server_;
+  const ByteTokenizer tokenizer_;
+  const MistralChatFormat chat_format_{tokenizer_, TokenizerVersion::kV1};
+  InferenceCore core_;
+  EngineClient client_{core_};
+};
+
+TEST_F(KvSnapshot, OfAKeyWithASaltSharesNoPagesWithOthers) {
+  WriteModel({0, 0});
+  const Caller alice = {.identity = "alice", .key_name = "alice", .key_salt = "key alice"};
+  Request plain = RequestOf(Prompt(60), 2), salted = plain;
+  salted.cache_salt = "key alice\n";
+  {
+    PoolOfPages server(model_, {});
+    ServedPool pool(server, folder_);
+    pool.Keep("alice", Prompt(60));
+    server.Ask(salted);
+    EXPECT_EQ(pool.Ask<v1::SaveSessionRequest>(alice), 48) << "whole pages that the prefix cache knows";
+  }
+  PoolOfPages server(model_, {});
+  ServedPool pool(server, folder_);
+  EXPECT_EQ(pool.Ask<v1::RestoreSessionRequest>(alice), 48);
+  EXPECT_EQ(server.Ask(plain)->choice().end().usage.cached_tokens, 0);
+  EXPECT_EQ(server.Ask(salted)->choice().end().usage.cached_tokens, 48);
+}
+
 // Of all its pages the host has a copy meanwhile.
 TEST_F(KvSnapshot, OneSessionAtATimeIsSavedOrRestoredAndHoldsUpNobodysInput) {
   WriteModel({0, 24});
   PoolOfPages server(model_, {});
-  const ByteTokenizer tokenizer;
-  const MistralChatFormat chat_format(tokenizer, TokenizerVersion::kV1);
-  ServedModel served;
-  served.names = {"m"};
-  served.config.vocab_size = tokenizer.vocab_size();
-  served.config.context = server.engine().engine().limits().context;
-  served.engine = &server.engine().engine();
-  served.tokenizer = &tokenizer;
-  served.chat_format = &chat_format;
-  served.clock = &server.engine().clock();
-  InferenceCoreOptions options;
-  options.workers.threads = 1;
-  options.session_files = SessionFiles::Open(folder_.path()).value();
-  InferenceCore core(options);
-  core.Serve(served);
-  {
-    SessionLease lease;
-    ASSERT_TRUE(core.sessions().store().Take({"a", "s"}, &lease).ok());
-    lease.Keep({.ids = Prompt(60), .is_chat = false, .chat = {}, .cache_salt = ""});
-  }
+  ServedPool pool(server, folder_);
+  pool.Keep("a", Prompt(60));
   server.Ask(RequestOf(Prompt(60), 2));
 
-  EngineClient client(core);
+  EngineClient& client = pool.client();
   const Caller caller{.identity = "a", .address = "a"};
   std::promise<int64_t> saved;
   v1::SaveSessionRequest save;
