@@ -23,8 +23,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/kv_store.h"
-#include "engine/prefix_hit.h"
+#include "engine/kv/kv_store.h"
+#include "engine/kv/names/prefix_hit.h"
 
 namespace tramontane {
 namespace {

@@ -5,17 +5,25 @@
 #include <deque>
 #include <utility>
 
-#include "engine/inbox.h"
-#include "engine/live_request.h"
-#include "engine/output_constraint.h"
-#include "engine/output_processor.h"
-#include "engine/published.h"
-#include "engine/request_life.h"
-#include "engine/scheduler.h"
-#include "engine/signal.h"
-#include "engine/step_plan.h"
+#include "engine/life/constrain/output_constraint.h"
+#include "engine/life/inbox.h"
+#include "engine/life/live_request.h"
+#include "engine/life/request_life.h"
+#include "engine/output/output_processor.h"
+#include "engine/schedule/scheduler.h"
+#include "engine/schedule/step_plan.h"
+#include "engine/threads/published.h"
+#include "engine/threads/signal.h"
 
 namespace tramontane {
+namespace {
+
+// Choices of requests that a step begins at most, a whole request at least.
+constexpr int32_t kBeginsAStep = 256;
+// Where nothing can go on but by others' work, which wakes the engine: how long cancels and deadlines wait.
+constexpr int64_t kLookAgainNs = 5'000'000;
+
+}  // namespace
 
 class Engine::Impl {
  public:
@@ -28,9 +36,11 @@ class Engine::Impl {
   void Wake() { wake_.Notify(); }
   bool idle() const { return unfinished_.load(std::memory_order_acquire) == 0; }
   Status fatal() const { return lost_.load(std::memory_order_acquire) ? fatal_ : Status::Ok(); }
+  TextPath PathOf(const LiveRequest& live) const;
   Status CheckPolicyFits(const ContextPolicy& policy) const;
   Status CheckTreeFits(const CandidateTree& tree) const;
   int64_t stalled_ns() const;
+  void CheckAccounting() const;
   EngineLoad Load() const;
   const OutputMetrics& output_metrics() const { return output_.metrics(); }
   const std::shared_ptr<StepTrace>& step_trace() const { return step_trace_; }
@@ -74,6 +84,7 @@ class Engine::Impl {
   void Trace(const StepPlan& plan, int64_t begin_ns);
 
   void LoseDevice(const Status& status);
+  void EndEverything(const Status& status);
 
   const EngineLimits limits_;
   const EngineModel model_;
@@ -99,9 +110,10 @@ class Engine::Impl {
   // ---- engine thread ----------------------------------------------------------------------------
   const std::unique_ptr<KvTier> tier_;  // null: none. Its disk notifies wake_
   Scheduler scheduler_;
-  std::deque<InFlight> in_flight_;     // at most limits_.steps_in_flight
-  int64_t moves_ = 0;                  // the last batch of them that was queued
-  int64_t now_ns_ = 0;                 // of this step
+  std::deque<std::shared_ptr<LiveRequest>> arrived_;  // taken out of the inbox, and not begun
+  std::deque<InFlight> in_flight_;                    // at most limits_.steps_in_flight
+  int64_t moves_ = 0;                                 // the last batch of them that was queued
+  int64_t now_ns_ = 0;                                // of this step
   int64_t applied_ns_ = 0;             // the results of the last step that was applied were there
   StepOutput* step_output_ = nullptr;  // of this step
   EngineLoad counters_;                // what is counted, not looked up
@@ -117,7 +129,7 @@ Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRu
       clock_(clock),
       inbox_(limits.max_queued_requests, limits.max_queued_bytes),
       output_(limits.output_queue_steps, limits.unread_tokens(), wake_,
-              [this](const LiveRequest&) { unfinished_.fetch_sub(1, std::memory_order_release); }),
+              [this] { unfinished_.fetch_sub(1, std::memory_order_release); }),
       tier_(std::move(tier)),
       scheduler_(limits, model.kv_layout, model.costs, tier_.get()),
       life_(limits_, model_, scheduler_, inbox_, wake_, *cancels_, counters_) {
@@ -128,8 +140,7 @@ Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRu
 Engine::Impl::~Impl() {
   while ((step_output_ = output_.Back()) == nullptr) wake_.Wait(Signal::kForever);
   life_.BeginStep(step_output_, clock_.NowNs());
-  Drain();
-  life_.EndEverything(Unavailable("the engine is shutting down"));
+  EndEverything(Unavailable("the engine is shutting down"));
   Publish();
 }
 
@@ -163,6 +174,7 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
     live->tree = CandidateTree::Of(live->request.prompt, live->request.candidates, limits_.page_size);
     TM_RETURN_IF_ERROR(CheckTreeFits(*live->tree));
   }
+  if (limits_.prefix_cache) live->path = PathOf(*live);
   if (live->request.constraint.grammar != nullptr) {
     TM_ASSIGN_OR_RETURN(
         live->constraint_start,
@@ -180,6 +192,15 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
   }
   wake_.Notify();
   return stream;
+}
+
+// Hashed here, so that the engine thread need not.
+TextPath Engine::Impl::PathOf(const LiveRequest& live) const {
+  const ContextPolicy policy = MaskPolicyOf(*live.request.context_policy);
+  TextPath path(live.request.cache_salt, policy, PlainBlocksEnd(policy, model_.kv_layout),
+                model_.kv_layout.format.page_size);
+  path.Extend(live.prompt(), live.tree ? live.tree->trunk_len : std::ssize(live.prompt()));
+  return path;
 }
 
 // What the model and the pool say to a policy, beside the request itself.
@@ -211,6 +232,8 @@ int64_t Engine::Impl::stalled_ns() const {
   return std::max<int64_t>(0, clock_.NowNs() - moved_ns);
 }
 
+void Engine::Impl::CheckAccounting() const { scheduler_.store().CheckAccounting(); }
+
 EngineLoad Engine::Impl::Load() const {
   EngineLoad load = load_.Get();
   load.waiting = inbox_.queued();
@@ -230,7 +253,7 @@ StatusOr<std::shared_ptr<KvQuestion>> Engine::Impl::AskKv() {
 Status Engine::Impl::StartTransfer(const std::shared_ptr<KvTransfer>& transfer) {
   TM_CHECK(keeps_pages(), "no pages are kept");
   TM_RETURN_IF_ERROR(fatal());
-  if (!kv_transfers_.Push(transfer)) {
+  if (!kv_transfers_.Push(transfer, model_.kv_layout)) {
     return ResourceExhausted("at most " + std::to_string(KvTransfers::kMost) +
                              " copies of the KV cache's pages wait at once");
   }
@@ -262,9 +285,10 @@ StepOutcome Engine::Impl::Step() {
   }
   StepPlan plan = Plan();
   const bool waits_for_disk = copies && kv_transfers_.waits_for_disk();
-  const bool worked = (copies && !waits_for_disk) || plan.lane != Lane::kIdle || !in_flight_.empty();
+  const bool worked =
+      (copies && !waits_for_disk) || plan.lane != Lane::kIdle || !in_flight_.empty() || !arrived_.empty();
   if (!worked && (waits_for_disk || life_.waits_for_masks() || scheduler_.awaits_pages())) {
-    wake_.Wait(limits_.max_constraint_step_ns);  // then look again who was cancelled, or is out of time
+    wake_.Wait(kLookAgainNs);  // who was cancelled, or is out of time
     Publish();
     return StepOutcome::kWorked;
   }
@@ -317,13 +341,25 @@ Status Engine::Impl::CollectOldest() {
   return {};
 }
 
+// A step begins so many choices at most; those behind wait for the next one.
 void Engine::Impl::Drain() {
-  for (std::shared_ptr<LiveRequest>& live : inbox_.TakeAll()) life_.Begin(std::move(live));
+  for (std::shared_ptr<LiveRequest>& live : inbox_.TakeAll()) arrived_.push_back(std::move(live));
+  for (int32_t choices = 0; !arrived_.empty() && choices < kBeginsAStep; arrived_.pop_front()) {
+    choices += arrived_.front()->request.choices;
+    life_.Begin(std::move(arrived_.front()));
+  }
 }
 
 void Engine::Impl::Reap() {
-  if (lost_.load(std::memory_order_relaxed)) life_.EndEverything(fatal_);
+  if (lost_.load(std::memory_order_relaxed)) EndEverything(fatal_);
   life_.Reap();
+}
+
+void Engine::Impl::EndEverything(const Status& status) {
+  do {
+    Drain();
+    life_.EndEverything(status);
+  } while (!arrived_.empty());
 }
 
 StepPlan Engine::Impl::Plan() {
@@ -412,7 +448,7 @@ bool Engine::Impl::Publish() {
 void Engine::Impl::LoseDevice(const Status& status) {
   fatal_ = Internal("the device is lost: " + status.message());
   lost_.store(true, std::memory_order_release);
-  life_.EndEverything(fatal_);
+  EndEverything(fatal_);
 }
 
 // ---- the public face ----------------------------------------------------------------------------
@@ -432,6 +468,7 @@ bool Engine::idle() const { return impl_->idle(); }
 Status Engine::fatal() const { return impl_->fatal(); }
 int64_t Engine::stalled_ns() const { return impl_->stalled_ns(); }
 EngineLoad Engine::Load() const { return impl_->Load(); }
+void Engine::CheckAccounting() const { impl_->CheckAccounting(); }
 const EngineLimits& Engine::limits() const { return impl_->limits(); }
 const OutputMetrics& Engine::output_metrics() const { return impl_->output_metrics(); }
 std::shared_ptr<StepTrace> Engine::step_trace() const { return impl_->step_trace(); }

@@ -12,52 +12,23 @@
 #include <string>
 #include <vector>
 
-#include "engine/clock.h"
-#include "engine/kv_report.h"
-#include "engine/kv_tier.h"
-#include "engine/kv_transfer.h"
-#include "engine/limits.h"
-#include "engine/model_runner.h"
-#include "engine/output_metrics.h"
-#include "engine/request.h"
-#include "engine/step_cost_model.h"
+#include "engine/kv/tier/kv_tier.h"
+#include "engine/life/engine_load.h"
+#include "engine/life/engine_model.h"
+#include "engine/output/output_metrics.h"
+#include "engine/output/token_stream.h"
+#include "engine/request/limits.h"
+#include "engine/request/request.h"
+#include "engine/run/model_runner.h"
 #include "engine/step_trace.h"
-#include "engine/token_stream.h"
+#include "engine/threads/clock.h"
+#include "engine/transfer/kv_report.h"
+#include "engine/transfer/kv_transfer.h"
 #include "kernels/core/status.h"
 #include "models/kv_layout.h"
 #include "models/tokenizer/tokenizer.h"
 
 namespace tramontane {
-
-// What the engine must know of the model.
-struct EngineModel {
-  int32_t vocab_size = 0;
-  std::vector<int32_t> eos_ids;
-  KvLayout kv_layout;
-  StepCosts costs = {};  // what is known of its steps' times beforehand; the engine learns on
-};
-
-// One consistent picture for GetLoad and metrics, published after every step.
-struct EngineLoad {
-  int64_t waiting = 0;  // requests accepted and not yet running
-  int64_t running = 0;  // sequences in prefill or decode
-  int64_t total_pages = 0, free_pages = 0, held_pages = 0, cached_pages = 0;
-  std::array<int64_t, kMaxKvGroups> held_pages_of_group =
-      {};  // of kv_layout().groups; their sum is held_pages
-  std::array<int64_t, kMaxKvGroups> cached_pages_of_group = {};  // the same of cached_pages
-  int64_t host_kv_bytes = 0, disk_kv_bytes = 0;                  // images of pages beyond the pool
-  int64_t steps = 0, prefill_steps = 0, decode_steps = 0;
-  int64_t prompt_tokens = 0, output_tokens = 0;  // computed since the start; prompts again after preemption
-  int64_t waiting_visits = 0;  // waiting requests that a step looked at, since the start: each to end it
-  int64_t preemptions = 0;
-  // Prompt tokens of sequences that have started, and how many of them were found and not computed.
-  // By ContextPolicyType: of choices that have ended, those that their last rows did not see.
-  std::array<int64_t, kContextPolicyTypes> discarded_tokens = {};
-  int64_t prefix_queries = 0, prefix_hits = 0;
-  int64_t constrained_tokens = 0,
-          constraint_ns = 0;  // tokens chosen under a constraint; engine time for that
-  int64_t finished_requests = 0, cancelled_requests = 0, failed_rows = 0;
-};
 
 enum class StepOutcome {
   kWorked,
@@ -95,6 +66,9 @@ class Engine {
   int64_t stalled_ns() const;
 
   EngineLoad Load() const;
+  // Aborts where a page or an image is lost or counted twice. Reads all of them: for tests. The thread that
+  // steps.
+  void CheckAccounting() const;
   const OutputMetrics& output_metrics() const;
   std::shared_ptr<StepTrace> step_trace() const;  // may outlive the engine
   // The KV cache's tables, as they are when the next step begins: its answer is there then. The question may

@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <utility>
 
-#include "engine/backend_model_runner.h"
 #include "engine/engine_thread.h"
-#include "engine/prefill_cost.h"
-#include "engine/signal.h"
+#include "engine/run/backend_model_runner.h"
+#include "engine/schedule/prefill_cost.h"
+#include "engine/threads/signal.h"
 #include "models/chat/choose_chat_format.h"
 #include "models/decoder.h"
 #include "models/tokenizer/gguf_tokenizer.h"

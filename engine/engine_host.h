@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/clock.h"
 #include "engine/engine.h"
-#include "engine/limits.h"
-#include "engine/row_speeds.h"
+#include "engine/request/limits.h"
+#include "engine/run/row_speeds.h"
+#include "engine/threads/clock.h"
 #include "kernels/backend.h"
 #include "kernels/core/status.h"
 #include "models/chat/chat_format.h"

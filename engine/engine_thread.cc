@@ -1,6 +1,6 @@
 #include "engine/engine_thread.h"
 
-#include "engine/signal.h"
+#include "engine/threads/signal.h"
 
 namespace tramontane {
 

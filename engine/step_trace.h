@@ -12,8 +12,8 @@
 #include <memory>
 #include <mutex>
 
-#include "engine/published.h"
-#include "engine/step_plan.h"
+#include "engine/schedule/step_plan.h"
+#include "engine/threads/published.h"
 
 namespace tramontane {
 

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/prefill_cost.h"
-#include "engine/row_speeds.h"
-#include "engine/step_plan.h"
+#include "engine/run/row_speeds.h"
+#include "engine/schedule/prefill_cost.h"
+#include "engine/schedule/step_plan.h"
 #include "kernels/core/status.h"
 #include "models/model_config.h"
 

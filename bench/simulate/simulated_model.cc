@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "engine/backend_model_runner.h"
-#include "engine/row_speeds.h"
+#include "engine/run/backend_model_runner.h"
+#include "engine/run/row_speeds.h"
 #include "models/decoder.h"
 #include "models/files/read_file.h"
 #include "models/json_file.h"

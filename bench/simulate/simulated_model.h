@@ -6,8 +6,8 @@
 #include <string>
 
 #include "bench/simulate/roofline.h"
-#include "engine/limits.h"
-#include "engine/step_cost_model.h"
+#include "engine/request/limits.h"
+#include "engine/schedule/step_cost_model.h"
 #include "kernels/core/status.h"
 #include "models/kv_layout.h"
 #include "models/model_config.h"

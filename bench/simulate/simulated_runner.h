@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "bench/simulate/roofline.h"
-#include "engine/clock.h"
-#include "engine/model_runner.h"
+#include "engine/run/model_runner.h"
+#include "engine/threads/clock.h"
 
 namespace tramontane::simulate {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/signal.h"
+#include "engine/threads/signal.h"
 #include "kernels/core/check.h"
 
 namespace tramontane::simulate {

@@ -20,7 +20,7 @@
 #include "bench/simulate/roofline.h"
 #include "bench/simulate/simulated_runner.h"
 #include "engine/engine.h"
-#include "engine/limits.h"
+#include "engine/request/limits.h"
 #include "models/kv_layout.h"
 
 namespace tramontane::simulate {

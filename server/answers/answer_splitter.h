@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/token_stream.h"
+#include "engine/output/token_stream.h"
 #include "models/chat/answer_syntax.h"
 #include "models/chat/thought_in_text.h"
 #include "models/tokenizer/tokenizer.h"

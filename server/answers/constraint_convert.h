@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/request.h"
+#include "engine/request/request.h"
 #include "server/call/rpc_error.h"
 #include "server/call/served_model.h"
 #include "tramontane/v1/inference.pb.h"

@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "engine/request.h"
+#include "engine/request/request.h"
 #include "models/chat/answer_syntax.h"
 #include "server/call/rpc_error.h"
 #include "server/call/served_model.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/clock.h"
 #include "engine/engine.h"
+#include "engine/threads/clock.h"
 #include "models/chat/chat_format.h"
 #include "models/grammar/constraint_compiler.h"
 #include "models/model_config.h"

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <string>
 
-#include "engine/clock.h"
 #include "engine/engine_host.h"
+#include "engine/threads/clock.h"
 #include "kernels/core/status.h"
 #include "server/setup/config.h"
 

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "engine/limits.h"
-#include "engine/request.h"
+#include "engine/request/limits.h"
+#include "engine/request/request.h"
 #include "server/call/rpc_error.h"
 
 namespace tramontane {

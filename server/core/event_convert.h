@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/request.h"
-#include "engine/token_stream.h"
+#include "engine/output/token_stream.h"
+#include "engine/request/request.h"
 #include "models/chat/answer_syntax.h"
 #include "server/answers/answer_splitter.h"
 #include "server/call/served_model.h"

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/request.h"
+#include "engine/request/request.h"
 #include "kernels/core/dtype.h"
 #include "kernels/core/utf8.h"
 #include "kernels/sampling.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/kv_transfer.h"
+#include "engine/transfer/kv_transfer.h"
 #include "kernels/core/status.h"
 #include "kernels/kv_rows.h"
 #include "models/kv_layout.h"

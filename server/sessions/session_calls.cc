@@ -3,8 +3,8 @@
 #include <chrono>
 #include <utility>
 
-#include "engine/kv_owner.h"
-#include "engine/request.h"
+#include "engine/kv/kv_owner.h"
+#include "engine/request/request.h"
 
 namespace tramontane {
 namespace {

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/request.h"
+#include "engine/request/request.h"
 #include "server/base/file_descriptor.h"
 #include "server/base/text.h"
 #include "server/sessions/kv_snapshot.h"

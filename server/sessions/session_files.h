@@ -17,7 +17,7 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/kv_transfer.h"
+#include "engine/transfer/kv_transfer.h"
 #include "models/kv_layout.h"
 #include "server/call/caller.h"
 #include "server/call/rpc_error.h"

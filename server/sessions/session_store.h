@@ -23,8 +23,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/clock.h"
-#include "engine/kv_owner.h"
+#include "engine/kv/kv_owner.h"
+#include "engine/threads/clock.h"
 #include "kernels/context_policy.h"
 #include "server/call/rpc_error.h"
 #include "tramontane/v1/inference.pb.h"

@@ -11,7 +11,7 @@
 #include <optional>
 #include <span>
 
-#include "engine/token_stream.h"
+#include "engine/output/token_stream.h"
 #include "server/answers/tool_call_parser.h"
 #include "server/call/caller.h"
 #include "server/call/rpc_error.h"

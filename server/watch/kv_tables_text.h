@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/kv_report.h"
+#include "engine/transfer/kv_report.h"
 #include "server/watch/pending_text.h"
 
 namespace tramontane {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/output_metrics.h"
+#include "engine/output/output_metrics.h"
 #include "server/watch/process_counts.h"
 
 namespace tramontane {

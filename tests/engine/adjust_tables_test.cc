@@ -1,6 +1,6 @@
 // The changed logits that the device keeps: every row is sampled by those that its text says, whoever had its
 // slot before, and a step uploads what changed and no more.
-#include "engine/adjust_tables.h"
+#include "engine/run/adjust_tables.h"
 
 #include <gtest/gtest.h>
 

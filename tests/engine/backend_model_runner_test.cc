@@ -1,4 +1,4 @@
-#include "engine/backend_model_runner.h"
+#include "engine/run/backend_model_runner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

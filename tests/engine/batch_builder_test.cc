@@ -1,4 +1,4 @@
-#include "engine/batch_builder.h"
+#include "engine/run/batch_builder.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/kv_store.h"
+#include "engine/kv/kv_store.h"
 #include "kernels/paged_kv.h"
 #include "tests/support/test_scale.h"
 #include "tests/support/test_seed.h"

@@ -29,9 +29,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/kv_store.h"
-#include "engine/kv_transfer.h"
-#include "engine/sampling_history.h"
+#include "engine/kv/kv_store.h"
+#include "engine/request/sampling_history.h"
+#include "engine/transfer/kv_transfer.h"
 #include "kernels/backends/cpu_backend.h"
 #include "models/decoder.h"
 #include "models/memory_plan.h"

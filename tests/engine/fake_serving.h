@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 #include "tests/support/fake_clock.h"
 
 namespace tramontane {

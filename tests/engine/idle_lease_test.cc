@@ -343,7 +343,7 @@ TEST(IdleLeaseInTheStore, APageThatIsPutThereMakesNoRoomForOthersOfItsBlock) {
   ASSERT_TRUE(store.BeginIdle(owner, {}, {0, 0}, 4));
   std::vector<KvStore::TakenPage> taken;
   // Of the windowed group alone: no hit can use it, so that it is the next to go.
-  ASSERT_TRUE(store.Plant(above, Ids{1, 2, 3, 4}, {true, false}, &taken));
+  ASSERT_TRUE(store.Plant(above, Ids{1, 2, 3, 4}, ChainedHash({}, Ids{1, 2, 3, 4}), {true, false}, &taken));
   ASSERT_TRUE(store.PlantIdle(*owner, above, 0, 1, KvStore::Known::kByLease, &taken));
   ASSERT_EQ(taken.size(), 2u);
   EXPECT_NE(taken[0].page, taken[1].page);

@@ -1,4 +1,4 @@
-#include "engine/inbox.h"
+#include "engine/life/inbox.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The KV cache's tables as the engine tells them.
-#include "engine/kv_report.h"
+#include "engine/transfer/kv_report.h"
 
 #include <gtest/gtest.h>
 

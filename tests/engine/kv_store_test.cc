@@ -1,4 +1,4 @@
-#include "engine/kv_store.h"
+#include "engine/kv/kv_store.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Pages beyond the pool: what was evicted comes back from the host and from the disk, and whatever a disk
 // does no text is another one.
 
-#include "engine/kv_tier.h"
+#include "engine/kv/tier/kv_tier.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,10 +20,10 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/kv_report.h"
-#include "engine/kv_store.h"
-#include "engine/kv_transfer.h"
-#include "engine/model_runner.h"
+#include "engine/kv/kv_store.h"
+#include "engine/run/model_runner.h"
+#include "engine/transfer/kv_report.h"
+#include "engine/transfer/kv_transfer.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_tier.h"
@@ -556,8 +556,8 @@ TEST(BehindTransfers, APageThatGoesAtOnceLeavesItsOwnImage) {
     std::memset(image.get(), block + 1, static_cast<size_t>(layout.page_bytes()));
   }
   KvTransfers transfers;
-  ASSERT_TRUE(
-      transfers.Push(std::make_shared<KvTransfer>(CachedText{.tokens = text, .salt = ""}, std::move(pages))));
+  ASSERT_TRUE(transfers.Push(
+      std::make_shared<KvTransfer>(CachedText{.tokens = text, .salt = ""}, std::move(pages)), layout));
   while (transfers.any()) ASSERT_TRUE(transfers.Work(store, runner).ok());
   EXPECT_GT(tier->host_bytes(), 0);
 

@@ -1,5 +1,5 @@
 // What the output thread counts for /metrics, on a clock that the test moves.
-#include "engine/output_metrics.h"
+#include "engine/output/output_metrics.h"
 
 #include <gtest/gtest.h>
 

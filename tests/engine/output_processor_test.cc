@@ -1,4 +1,4 @@
-#include "engine/output_processor.h"
+#include "engine/output/output_processor.h"
 
 #include <gtest/gtest.h>
 
@@ -233,11 +233,11 @@ constexpr int64_t kUnreadTokens = 30;
 
 class Script {
  public:
-  explicit Script(Request request, std::function<void()> on_ready = nullptr) {
-    request.id = "r";
-    if (request.prompt.empty()) request.prompt = {kBos};
-    live_ = std::make_shared<LiveRequest>(request, std::make_shared<TokenStream>("r", std::move(on_ready)),
-                                          &Pieces(), std::vector<int32_t>{kEos});
+  explicit Script(Request request, std::function<void()> on_ready = nullptr) : request_(std::move(request)) {
+    request_.id = "r";
+    if (request_.prompt.empty()) request_.prompt = {kBos};
+    live_ = std::make_shared<RequestOutput>(request_, std::make_shared<TokenStream>("r", std::move(on_ready)),
+                                            &Pieces());
   }
 
   ChoiceOutput Token(int32_t id, std::optional<ChoiceEnd> end = std::nullopt) {
@@ -262,7 +262,7 @@ class Script {
   Reader Deliver(std::span<ChoiceOutput> outputs) {
     Signal engine_wake;
     {
-      OutputProcessor processor(64, kUnreadTokens, engine_wake, [](const LiveRequest&) {});
+      OutputProcessor processor(64, kUnreadTokens, engine_wake, [] {});
       for (ChoiceOutput& output : outputs) {
         processor.Back()->push_back(std::move(output));
         processor.Push();
@@ -273,10 +273,11 @@ class Script {
     return reader;
   }
 
-  LiveRequest& live() { return *live_; }
+  RequestOutput& live() { return *live_; }
 
  private:
-  std::shared_ptr<LiveRequest> live_;
+  Request request_;
+  std::shared_ptr<RequestOutput> live_;
   int64_t time_ns_ = 0;
 };
 
@@ -442,7 +443,7 @@ TEST(OutputProcessor, AFullQueueGivesNoSlotUntilTheOutputThreadMovesOn) {
     go_on.get_future().wait();
   });
   Signal engine_wake;
-  OutputProcessor processor(2, kUnreadTokens, engine_wake, [](const LiveRequest&) {});
+  OutputProcessor processor(2, kUnreadTokens, engine_wake, [] {});
   for (int step = 0; step < 2; ++step) {
     ASSERT_NE(processor.Back(), nullptr);
     processor.Back()->push_back(script.Token(kHello));

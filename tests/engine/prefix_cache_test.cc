@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/kv_store.h"
-#include "engine/request.h"
+#include "engine/kv/kv_store.h"
+#include "engine/request/request.h"
 #include "kernels/paged_kv.h"
 #include "tests/engine/fake_serving.h"
 #include "tests/support/test_scale.h"

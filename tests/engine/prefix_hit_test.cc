@@ -1,4 +1,4 @@
-#include "engine/prefix_hit.h"
+#include "engine/kv/names/prefix_hit.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/request.h"
+#include "engine/request/request.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/limits.h"
+#include "engine/request/limits.h"
 
 namespace tramontane {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/sampling_history.h"
+#include "engine/request/sampling_history.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Random and adversarial arrivals over many steps: nothing is lost, everything finishes, and the bounds that
-// engine/README.md states hold.
+// engine/schedule/README.md states hold.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class Random {
 
 // ---- bounds -------------------------------------------------------------------------------------
 
-// The bounds of engine/README.md, computed from the definition, token by token. They hold where the pool and
+// The bounds of engine/schedule/README.md, computed from the definition, token by token. They hold where the pool and
 // the slots suffice and a token costs at most half a step.
 class BoundWatch {
  public:

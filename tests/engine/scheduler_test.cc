@@ -1,5 +1,5 @@
 // What the scheduler asks of each row, who gets slots, and what becomes of sequences that end.
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -300,7 +300,7 @@ class Reevaluation : public testing::Test {
     sequence_.tokens.Erase(6, 10);
     sequence_.discarded += 10;
     sequence_.max_len -= 10;
-    scheduler_->Reevaluate(&sequence_);
+    scheduler_->Reevaluate(&sequence_, arrivals_++);
   }
   std::vector<PageId> FirstPages() const {
     std::vector<PageId> pages;

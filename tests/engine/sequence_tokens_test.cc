@@ -1,4 +1,4 @@
-#include "engine/sequence_tokens.h"
+#include "engine/request/sequence_tokens.h"
 
 #include <gtest/gtest.h>
 

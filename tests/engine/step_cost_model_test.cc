@@ -1,5 +1,5 @@
 // The cost model against machines whose terms are known.
-#include "engine/step_cost_model.h"
+#include "engine/schedule/step_cost_model.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/token_stream.h"
+#include "engine/output/token_stream.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <limits>
 #include <vector>
 
-#include "engine/rolling_trace.h"
+#include "engine/kv/rolling_trace.h"
 #include "tests/kv_vectors/kinds.h"
 #include "tests/kv_vectors/paged_run.h"
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <utility>
 
-#include "engine/clock.h"
 #include "engine/engine.h"
-#include "engine/kv_store.h"
-#include "engine/rolling_trace.h"
-#include "engine/signal.h"
+#include "engine/kv/kv_store.h"
+#include "engine/kv/rolling_trace.h"
+#include "engine/threads/clock.h"
+#include "engine/threads/signal.h"
 
 namespace tramontane::kv_vectors {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/limits.h"
-#include "engine/model_runner.h"
+#include "engine/request/limits.h"
+#include "engine/run/model_runner.h"
 #include "kernels/context_policy.h"
 #include "kernels/core/status.h"
 #include "models/kv_layout.h"

@@ -2,7 +2,7 @@
 #include <set>
 #include <vector>
 
-#include "engine/prefix_hit.h"
+#include "engine/kv/names/prefix_hit.h"
 #include "tests/kv_vectors/kinds.h"
 
 namespace tramontane::kv_vectors {

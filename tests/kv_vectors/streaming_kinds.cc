@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend_model_runner.h"
+#include "engine/run/backend_model_runner.h"
 #include "kernels/context_policy.h"
 #include "models/model.h"
 #include "models/op_status.h"

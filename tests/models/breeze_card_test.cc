@@ -30,8 +30,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/clock.h"
 #include "engine/engine_host.h"
+#include "engine/threads/clock.h"
 #include "kernels/backends/cpu_backend.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/test_scale.h"

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine/choice_text.h"
-#include "engine/clock.h"
 #include "engine/engine.h"
 #include "engine/engine_thread.h"
+#include "engine/output/choice_text.h"
+#include "engine/threads/clock.h"
 #include "models/chat/answer_syntax.h"
 #include "models/chat/mistral_chat.h"
 #include "models/grammar/constraint_compiler.h"

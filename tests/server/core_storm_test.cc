@@ -21,9 +21,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/clock.h"
 #include "engine/engine.h"
 #include "engine/engine_thread.h"
+#include "engine/threads/clock.h"
 #include "models/chat/mistral_chat.h"
 #include "models/grammar/constraint_compiler.h"
 #include "models/tokenizer/load.h"

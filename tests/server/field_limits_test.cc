@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/limits.h"
+#include "engine/request/limits.h"
 #include "models/grammar/constraint.h"
 #include "server/call/served_model.h"
 

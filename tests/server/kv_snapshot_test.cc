@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/kv_report.h"
+#include "engine/transfer/kv_report.h"
 #include "models/chat/mistral_chat.h"
 #include "server/core/engine_client.h"
 #include "server/core/inference_core.h"

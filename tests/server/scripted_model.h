@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/model_runner.h"
+#include "engine/run/model_runner.h"
 
 namespace tramontane {
 

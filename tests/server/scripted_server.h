@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/clock.h"
 #include "engine/engine.h"
 #include "engine/engine_thread.h"
+#include "engine/threads/clock.h"
 #include "models/chat/chat_format.h"
 #include "models/tokenizer/tokenizer.h"
 #include "server/server.h"

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/kv_transfer.h"
+#include "engine/transfer/kv_transfer.h"
 #include "models/grammar/constraint_compiler.h"
 #include "models/opened_model.h"
 #include "models/tokenizer/fill_in_middle.h"
@@ -335,7 +335,8 @@ class Storm {
     policy.n_keep = Number(0, 5);
     const bool discards =
         policy.type == ContextPolicyType::kShift || policy.type == ContextPolicyType::kReevaluate;
-    policy.n_discard = discards && Chance(0.7) ? Number(1, policy.n_ctx - policy.n_keep) : 0;
+    const int64_t least = policy.type == ContextPolicyType::kReevaluate ? LeastReevaluatedDiscard(policy) : 1;
+    policy.n_discard = discards && Chance(0.7) ? Number(least, policy.n_ctx - policy.n_keep) : 0;
     return policy;
   }
 

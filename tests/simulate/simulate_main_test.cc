@@ -203,7 +203,7 @@ TEST(SimulateMainTest, PoliciesDifferAsTheirBoundsSay) {
 
 // Mistral 7B on an H200: alone 100 tokens are there after 3.9 ms. Behind a prompt of 30,000 and beside a
 // stream they wait for at most one gap of 50 ms until their first chunk, which is their last:
-// engine/README.md, N = K = 1.
+// engine/schedule/README.md, N = K = 1.
 TEST(SimulateMainTest, AShortPromptIsInsideItsBoundWhileALongOnePrefills) {
   Simulate simulate;
   simulate.folder.Write("long.jsonl",

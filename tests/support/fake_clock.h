@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "engine/clock.h"
+#include "engine/threads/clock.h"
 
 namespace tramontane {
 

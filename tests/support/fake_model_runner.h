@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model_runner.h"
+#include "engine/run/model_runner.h"
 #include "models/kv_layout.h"
 
 namespace tramontane {

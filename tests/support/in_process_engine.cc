@@ -57,6 +57,7 @@ void EngineUnderTest::RunToEnd(const std::vector<StreamReader*>& readers) {
     Step();
     std::this_thread::yield();  // the output thread has its own pace
   }
+  engine().CheckAccounting();
   for (StreamReader* reader : readers) reader->WaitToEnd();
 }
 

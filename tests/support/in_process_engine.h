@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/backend_model_runner.h"
 #include "engine/engine.h"
-#include "engine/signal.h"
+#include "engine/run/backend_model_runner.h"
+#include "engine/threads/signal.h"
 #include "kernels/backends/cpu_backend.h"
 #include "models/model.h"
 #include "tests/support/delayed_backend.h"

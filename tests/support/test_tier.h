@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "engine/kv_disk.h"
-#include "engine/kv_tier.h"
+#include "engine/kv/tier/kv_disk.h"
+#include "engine/kv/tier/kv_tier.h"
 #include "kernels/backend.h"
 #include "kernels/core/check.h"
 

@@ -1,0 +1,90 @@
+#include "engine/kv/lease.h"
+
+#include <algorithm>
+
+namespace tramontane {
+namespace {
+
+bool ChangesWhatIsSeen(const ContextPolicy& policy) {
+  return policy.type == ContextPolicyType::kSinks || policy.type == ContextPolicyType::kShift;
+}
+
+}  // namespace
+
+// First positions that layers with this window keep in sight. After a discard of `shift` the newest query
+// stands at n_ctx - n_discard or later: a window that ends before the sinks there never meets them again.
+int64_t SinksOf(const ContextPolicy& policy, int32_t window) {
+  if (!ChangesWhatIsSeen(policy)) return 0;
+  const bool out_of_sight = policy.type == ContextPolicyType::kShift && window > 0 &&
+                            policy.n_keep + window < policy.n_ctx - policy.n_discard + 2;
+  return out_of_sight ? 0 : policy.n_keep;
+}
+
+// The first position at which some layer sees another set than without the policy: where the context is full,
+// or where a window leaves the sinks, which then stay.
+int64_t PlainLength(const ContextPolicy& policy, const KvLayout& layout) {
+  if (!ChangesWhatIsSeen(policy)) return INT64_MAX;
+  int64_t length = policy.n_ctx;
+  if (policy.type != ContextPolicyType::kSinks || policy.n_keep == 0) return length;
+  for (const KvGroupSpec& group : layout.groups) length = std::min(length, Reach(group.window));
+  return length;
+}
+
+// Of one group: sinks, and what the narrower of the two windows holds.
+int64_t PagesOfGroupUnderPolicy(const KvLayout& layout, size_t group, const ContextPolicy& policy,
+                                int64_t ahead) {
+  const int32_t page_size = layout.format.page_size;
+  const int32_t window = layout.groups[group].window;
+  return PagesFor(SinksOf(policy, window), page_size) +
+         PagesFor(std::min(Reach(window), policy.n_ctx - policy.n_keep) - 1 + ahead, page_size) + 1;
+}
+
+int64_t PlainBlocksEnd(const ContextPolicy& policy, const KvLayout& layout) {
+  const int64_t length = PlainLength(policy, layout);
+  const int32_t page_size = layout.format.page_size;
+  return length == INT64_MAX ? INT64_MAX : PageOf(length, 0, page_size) * page_size;
+}
+
+RowView SeenAt(const Lease& lease, int64_t position) {
+  if (position < lease.plain_len) return {.sink_position = position};
+  const ContextView view = ViewAt(lease.policy, position);
+  return {.sink_len = view.sink_len,
+          .left = view.left,
+          .sink_position = view.sink_query_position,
+          .sink_limit = lease.policy.type == ContextPolicyType::kShift ? view.sink_query_position : 0};
+}
+
+std::vector<PrefixGroup> PrefixGroupsOf(const KvLayout& layout, const ContextPolicy& policy) {
+  std::vector<PrefixGroup> groups;
+  for (const KvGroupSpec& group : layout.groups) {
+    groups.push_back({.window = group.window, .n_keep = SinksOf(policy, group.window)});
+  }
+  return groups;
+}
+
+int64_t LeftAt(const KvLayout& layout, const ContextPolicy& policy, int64_t position) {
+  return position < PlainLength(policy, layout) ? 0 : ViewAt(policy, position).left;
+}
+
+int64_t SinkPages(const Lease& lease, const KvLayout& layout, size_t group) {
+  return PagesFor(SinksOf(lease.policy, layout.groups[group].window), layout.format.page_size);
+}
+
+int64_t PagesUnderPolicy(const KvLayout& layout, const ContextPolicy& policy, int64_t ahead) {
+  int64_t pages = 0;
+  for (size_t group = 0; group < layout.groups.size(); ++group)
+    pages += PagesOfGroupUnderPolicy(layout, group, policy, ahead);
+  return pages;
+}
+
+// Up to the trunk's end its windows roll, and then no more.
+int64_t PagesOfGroupUnderBranches(const KvLayout& layout, size_t group, int64_t trunk_len, int64_t end,
+                                  int64_t ahead) {
+  const int32_t page_size = layout.format.page_size;
+  const int64_t rolling = layout.PagesForGroup(static_cast<int32_t>(group), end, ahead);
+  if (end <= trunk_len) return rolling;
+  const int64_t let_go = PageOf(FirstVisible(trunk_len, layout.groups[group].window), 0, page_size);
+  return std::max(rolling, PagesFor(end, page_size) - let_go);
+}
+
+}  // namespace tramontane

@@ -1,0 +1,112 @@
+// Lease: the pages of one sequence, a table for each layer group; and how many of them rows need, whatever
+// the windows and the context policy: what a row sees at a position, which first pages stay, and how many
+// pages a sequence without an end, or with branches, may hold.
+//
+// Filled and emptied by KvStore alone. Engine thread; the functions are pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/kv/names/prefix_hit.h"
+#include "engine/kv/names/prefix_tree.h"
+#include "kernels/context_policy.h"
+#include "kernels/paged_kv.h"
+#include "models/kv_layout.h"
+
+namespace tramontane {
+
+struct PageTable {
+  std::vector<PageId> pages;  // oldest first
+  int64_t kv_base = 0;        // absolute position of pages[0]'s first token; a multiple of the page size
+  // The pages of positions 0 and on that stay in sight under a context policy, once kv_base has passed them
+  // all: no page is in both lists.
+  std::vector<PageId> sinks = {};
+};
+
+// What a row sees at a position, beside its layers' windows (AttentionSinks).
+struct RowView {
+  int64_t sink_len = 0;       // it sees [0, sink_len)
+  int64_t left = 0;           // and [left, position]
+  int64_t sink_position = 0;  // where its query stands for sink keys
+  int64_t sink_limit = 0;     // a sink that lies a window or more behind this is hidden
+};
+
+// A page to be copied before the step that writes to it runs. Within one step no page is both `from` and
+// `to`.
+struct PageCopy {
+  PageId from = 0;
+  PageId to = 0;
+};
+
+// The pages of one sequence. Filled and emptied by the store alone; read by whoever packs a step.
+struct Lease {
+  // Another one after each Release and Fork, of no other lease in this process: who has a copy of the tables
+  // (SlotTables) sees by it whether they are these. As long as it stays, only pages of positions that are
+  // written next become others.
+  uint64_t id = 0;
+  std::vector<PageTable> tables;  // [groups]
+  ContextPolicy policy;           // kNone, kSinks or kShift
+  // Positions below see what those of a request without a policy see: their pages are anybody's. Those
+  // behind are of requests under the same policy.
+  int64_t plain_len = INT64_MAX;
+  bool prefers_cache = false;  // Request::prefers_cache
+  // Of a sequence with branches: from here on tokens do not stand where they lie. Whole pages.
+  int64_t trunk_len = INT64_MAX;
+
+  // ---- the store's own --------------------------------------------------------------------------
+  PrefixTree::Node tip = PrefixTree::kRoot;  // the last block sealed, pinned
+  int64_t sealed = 0;                        // tokens whose pages have names
+  bool seals = false;                        // its further pages get names
+  // [groups] positions in front of these are not in their pages, though the first one listed may begin there
+  // (PlantIdle). None: they are.
+  std::vector<int64_t> begins = {};
+  bool is_cut = false;       // its last page is another lease's too, maybe part of a full one
+  int64_t hit_tokens = 0;    // found by Acquire,
+  int64_t known_tokens = 0;  // of whose tokens so many were known, with their pages or not,
+  int64_t asked_tokens = 0;  // of so many
+  // Of one that is parked or idle: its tables, with the nodes of its pages in their places, each pinned; the
+  // node above those that are its own; and the tokens that they hold.
+  std::vector<PageTable> parked = {};
+  PrefixTree::Node parked_below = PrefixTree::kNone;
+  int64_t parked_tokens = 0;
+
+  bool is_parked() const { return parked_tokens > 0; }
+};
+
+RowView SeenAt(const Lease& lease, int64_t position);
+// Pages of the first positions that its policy keeps in a group's sight; 0: none.
+int64_t SinkPages(const Lease& lease, const KvLayout& layout, size_t group);
+
+// What a hit needs of each group under a policy (kNone, kSinks or kShift): LongestPrefixHit's `groups`, and
+// its `left`.
+std::vector<PrefixGroup> PrefixGroupsOf(const KvLayout& layout, const ContextPolicy& policy);
+int64_t LeftAt(const KvLayout& layout, const ContextPolicy& policy, int64_t position);
+
+// Pages that one sequence without an end may hold over all groups under a policy (kSinks or kShift), at most
+// `ahead` tokens written beyond its window at a time.
+int64_t PagesUnderPolicy(const KvLayout& layout, const ContextPolicy& policy, int64_t ahead);
+
+// Pages that one sequence with branches may hold in a group on its way to `end` places.
+int64_t PagesOfGroupUnderBranches(const KvLayout& layout, size_t group, int64_t trunk_len, int64_t end,
+                                  int64_t ahead);
+
+// ---- of a policy, whoever has it ------------------------------------------------------------------
+// First positions that layers with this window keep in sight.
+int64_t SinksOf(const ContextPolicy& policy, int32_t window);
+// The first position at which some layer sees another set than without the policy.
+int64_t PlainLength(const ContextPolicy& policy, const KvLayout& layout);
+// Where the first block begins that is named by the policy; INT64_MAX: none is.
+int64_t PlainBlocksEnd(const ContextPolicy& policy, const KvLayout& layout);
+// What of a policy is a matter of masks. Re-evaluation is not: its sequences begin again.
+inline ContextPolicy MaskPolicyOf(const ContextPolicy& policy) {
+  return policy.type == ContextPolicyType::kReevaluate ? ContextPolicy() : policy;
+}
+// Pages of one group, at most `ahead` tokens written beyond what it sees: sinks, and what the narrower of the
+// two windows holds.
+int64_t PagesOfGroupUnderPolicy(const KvLayout& layout, size_t group, const ContextPolicy& policy,
+                                int64_t ahead);
+// The keys that a window shows; without one, all.
+inline int64_t Reach(int32_t window) { return window == 0 ? INT64_MAX : window; }
+
+}  // namespace tramontane

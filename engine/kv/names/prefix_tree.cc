@@ -1,0 +1,118 @@
+#include "engine/kv/names/prefix_tree.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/core/check.h"
+
+namespace tramontane {
+namespace {
+
+// Moves every bit of a word into every other (the finaliser of splitmix64).
+uint64_t Spread(uint64_t word) {
+  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9ull;
+  word = (word ^ (word >> 27)) * 0x94d049bb133111ebull;
+  return word ^ (word >> 31);
+}
+
+}  // namespace
+
+PrefixHash ChainedHash(const PrefixHash& above, std::span<const int32_t> ids) {
+  PrefixHash hash = {above.high + 0x9e3779b97f4a7c15ull, above.low + 0xd1b54a32d192ed03ull};
+  for (const int32_t id : ids) {
+    const auto bits = static_cast<uint32_t>(id);
+    hash.high = Spread(hash.high ^ bits);
+    hash.low = (hash.low ^ bits) * 0x9fb21c651e98df25ull;
+    hash.low ^= hash.low >> 32;
+  }
+  return {Spread(hash.high), Spread(hash.low ^ hash.high)};
+}
+
+PrefixTree::PrefixTree(int64_t capacity, int32_t block_ids, size_t groups, PrefixHashFunction hash)
+    : block_ids_(static_cast<size_t>(block_ids)),
+      groups_(groups),
+      hash_(hash),
+      nodes_(static_cast<size_t>(capacity)),
+      ids_(nodes_.size() * block_ids_),
+      pages_(nodes_.size() * groups_, kNoPage),
+      buckets_(std::bit_ceil(nodes_.size() + 1), kNone) {
+  free_.reserve(nodes_.size());
+  for (int64_t node = capacity - 1; node >= 0; --node) free_.push_back(static_cast<Node>(node));
+}
+
+PrefixTree::Node PrefixTree::Find(Node above, const PrefixHash& hash, std::span<const int32_t> ids) const {
+  const Node node = FindHash(hash);
+  return node != kNone && Matches(node, above, ids) ? node : kNone;
+}
+
+PrefixTree::Node PrefixTree::FindOrInsert(Node above, const PrefixHash& hash, std::span<const int32_t> ids) {
+  const Node known = FindHash(hash);
+  if (known != kNone) return Matches(known, above, ids) ? known : kNone;
+  TM_CHECK(!free_.empty() && ids.size() == block_ids_, "%zu nodes hold no more, or %zu ids are no block",
+           nodes_.size(), ids.size());
+  const Node node = free_.back();
+  free_.pop_back();
+  Node& bucket = BucketOf(hash);
+  nodes_[static_cast<size_t>(node)] = {.hash = hash, .above = above, .next_in_bucket = bucket};
+  bucket = node;
+  std::copy(ids.begin(), ids.end(),
+            ids_.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(node) * block_ids_));
+  if (above != kRoot) ++nodes_[static_cast<size_t>(above)].uses;
+  return node;
+}
+
+void PrefixTree::SetPage(Node node, size_t group, PageId page) {
+  TM_CHECK(this->page(node, group) == kNoPage, "a block has page %d already", this->page(node, group));
+  pages_[IndexOf(node, group)] = page;
+  ++nodes_[static_cast<size_t>(node)].uses;
+}
+
+void PrefixTree::ClearPage(Node node, size_t group) {
+  TM_CHECK(page(node, group) != kNoPage, "a block has no page in group %zu", group);
+  pages_[IndexOf(node, group)] = kNoPage;
+  Unuse(node);
+}
+
+void PrefixTree::Pin(Node node) {
+  if (node != kRoot) ++nodes_[static_cast<size_t>(node)].uses;
+}
+
+void PrefixTree::Unpin(Node node) {
+  if (node != kRoot) Unuse(node);
+}
+
+PrefixTree::Node PrefixTree::FindHash(const PrefixHash& hash) const {
+  Node node = buckets_[hash.low & (buckets_.size() - 1)];
+  while (node != kNone && nodes_[static_cast<size_t>(node)].hash != hash) {
+    node = nodes_[static_cast<size_t>(node)].next_in_bucket;
+  }
+  return node;
+}
+
+bool PrefixTree::Matches(Node node, Node above, std::span<const int32_t> ids) const {
+  const auto own = ids_.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(node) * block_ids_);
+  return nodes_[static_cast<size_t>(node)].above == above && std::equal(ids.begin(), ids.end(), own);
+}
+
+PrefixHash PrefixTree::HashBelow(Node above, std::span<const int32_t> ids) const {
+  return hash_(above == kRoot ? PrefixHash{} : nodes_[static_cast<size_t>(above)].hash, ids);
+}
+
+// The last use of a node ends it, which may be the last use of the one above it.
+void PrefixTree::Unuse(Node node) {
+  while (node != kRoot && --nodes_[static_cast<size_t>(node)].uses == 0) {
+    const Node above = nodes_[static_cast<size_t>(node)].above;
+    Unlink(node);
+    free_.push_back(node);
+    node = above;
+  }
+}
+
+void PrefixTree::Unlink(Node node) {
+  const Entry& entry = nodes_[static_cast<size_t>(node)];
+  Node* at = &BucketOf(entry.hash);
+  while (*at != node) at = &nodes_[static_cast<size_t>(*at)].next_in_bucket;
+  *at = entry.next_in_bucket;
+}
+
+}  // namespace tramontane

@@ -1,0 +1,114 @@
+#include "engine/life/constrain/mask_waits.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "engine/threads/clock.h"
+
+namespace tramontane {
+namespace {
+
+// Pieces of work for the mask workers that may wait at once, for each sequence that may run: its own, and of
+// choices that have ended meanwhile.
+constexpr size_t kMasksPerSequence = 4;
+
+}  // namespace
+
+std::span<const uint32_t> MaskOf(const Sequence& choice) {
+  if (choice.constraint == nullptr || choice.ended || choice.late) return {};
+  return choice.constraint->mask();
+}
+
+MaskWaits::MaskWaits(const EngineLimits& limits, Scheduler& scheduler, Signal& wake, EngineLoad& counters,
+                     std::function<void(Sequence&, const Status&)> fail)
+    : max_wait_ns_(limits.max_constraint_step_ns),
+      scheduler_(scheduler),
+      wake_(wake),
+      counters_(counters),
+      fail_(std::move(fail)),
+      workers_(limits.mask_workers, kMasksPerSequence * static_cast<size_t>(limits.max_sequences), wake) {}
+
+void MaskWaits::Wait(const StepPlan& plan) {
+  const SteadyClock clock;  // real time: workers have no other
+  const int64_t until_ns = clock.NowNs() + max_wait_ns_;
+  while (IsWorthWaiting(plan)) {
+    const int64_t left_ns = until_ns - clock.NowNs();
+    if (left_ns <= 0) break;
+    wake_.Wait(left_ns);
+  }
+  HoldLateRows(plan);
+}
+
+bool MaskWaits::IsWorthWaiting(const StepPlan& plan) {
+  return std::any_of(plan.rows.begin(), plan.rows.end(), [](const StepRow& row) {
+    const Sequence& choice = *row.sequence;
+    const bool waits = choice.constraint != nullptr && !choice.ended && !choice.constraint->ready();
+    return waits && !choice.held;
+  });
+}
+
+void MaskWaits::HoldLateRows(const StepPlan& plan) {
+  for (const StepRow& row : plan.rows) {
+    Sequence& choice = *row.sequence;
+    if (choice.constraint == nullptr || choice.ended || row.ask.samples == 0) continue;
+    choice.late = !choice.constraint->ready();
+    if (choice.late) {
+      Hold(choice);
+    } else {
+      Settle(choice);
+    }
+  }
+}
+
+void MaskWaits::ResumeWhatIsReady() {
+  for (size_t i = held_.size(); i-- > 0;) {
+    Sequence& choice = *held_[i];
+    if (!choice.constraint->ready() || choice.late) continue;
+    held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+    Settle(choice);
+    if (!choice.ended) scheduler_.Resume(&choice);
+  }
+}
+
+void MaskWaits::Note(Sequence& choice) {
+  const bool noted = std::find(held_.begin(), held_.end(), &choice) != held_.end();
+  if (choice.held && !choice.ended && !noted) held_.push_back(&choice);
+}
+
+void MaskWaits::Hold(Sequence& choice) {
+  if (choice.held) return;
+  scheduler_.Hold(&choice);
+  held_.push_back(&choice);
+}
+
+// What the workers found out. REQUIRES: the constraint is ready.
+void MaskWaits::Settle(Sequence& choice) {
+  choice.undecided = false;
+  counters_.constraint_ns += choice.constraint->TakeSpentNs();
+  const Status fault = choice.constraint->fault();
+  if (!fault.ok()) fail_(choice, fault);
+}
+
+// A choice that was slow before is not planned until its mask is there: it would only be computed in vain.
+void MaskWaits::Follow(Sequence& choice, int32_t token) {
+  ++counters_.constrained_tokens;
+  const bool slow = choice.constraint->slow();
+  choice.constraint->Follow(token);
+  choice.undecided = true;
+  if (!workers_.Post(choice.constraint)) {
+    return fail_(choice, ResourceExhausted("too many constraints are being followed at once"));
+  }
+  if (slow) Hold(choice);
+}
+
+// What a matcher has gathered may be large: a worker frees it.
+void MaskWaits::Abandon(Sequence& choice) {
+  std::erase(held_, &choice);
+  if (choice.constraint == nullptr) return;
+  choice.constraint->Abandon();
+  if (choice.constraint->ready()) workers_.Post(std::move(choice.constraint));
+  choice.constraint = nullptr;
+}
+
+}  // namespace tramontane

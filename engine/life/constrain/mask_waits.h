@@ -1,0 +1,59 @@
+// MaskWaits: choices whose next token waits for a mask, which the mask workers fill beside the forward pass.
+//
+// A step waits a little for the masks of its rows, where the device computes meanwhile; a row whose mask was
+// not filled in time sits the step out and is computed again. Tokens depend on none of that. Engine thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/life/constrain/mask_workers.h"
+#include "engine/life/engine_load.h"
+#include "engine/life/live_request.h"
+#include "engine/request/limits.h"
+#include "engine/schedule/scheduler.h"
+#include "engine/schedule/step_plan.h"
+#include "engine/threads/signal.h"
+
+namespace tramontane {
+
+// For the choice's next token; empty: all are allowed.
+std::span<const uint32_t> MaskOf(const Sequence& choice);
+
+class MaskWaits {
+ public:
+  // `fail` ends a choice, which calls Abandon for it. The rest is borrowed; `wake` is notified when a mask is
+  // filled.
+  MaskWaits(const EngineLimits& limits, Scheduler& scheduler, Signal& wake, EngineLoad& counters,
+            std::function<void(Sequence&, const Status&)> fail);
+
+  bool any_held() const { return !held_.empty(); }
+
+  // Until the masks of the plan's rows are filled, or for as long as a step may wait for them; then those
+  // that are not sit this step out.
+  void Wait(const StepPlan& plan);
+  void ResumeWhatIsReady();
+  // A choice that the scheduler may have held because it preempted it while its mask was being filled.
+  void Note(Sequence& choice);
+  // The choice has taken a token: its next mask is asked for.
+  void Follow(Sequence& choice, int32_t token);
+  void Abandon(Sequence& choice);
+
+ private:
+  static bool IsWorthWaiting(const StepPlan& plan);
+  void HoldLateRows(const StepPlan& plan);
+  void Hold(Sequence& choice);
+  void Settle(Sequence& choice);
+
+  const int64_t max_wait_ns_;
+  Scheduler& scheduler_;
+  Signal& wake_;
+  EngineLoad& counters_;
+  const std::function<void(Sequence&, const Status&)> fail_;
+  std::vector<Sequence*> held_;  // in no plan until their masks are filled; at most max_sequences
+  MaskWorkers workers_;          // last: its threads notify wake_
+};
+
+}  // namespace tramontane

@@ -1,0 +1,49 @@
+// MaskWorkers: the threads that follow constraints and fill masks, beside the forward pass.
+//
+// Post from the engine thread, never blocking. Always: what is posted is worked on once, in order within its
+// lane; the slow lane has one worker at most, so that slow texts do not wait in front of quick ones.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <thread>
+
+#include "engine/life/constrain/output_constraint.h"
+#include "engine/threads/signal.h"
+#include "engine/threads/spmc_queue.h"
+
+namespace tramontane {
+
+class MaskWorkers {
+ public:
+  // `capacity` of each lane. `done` is notified after each piece of work; borrowed, outlives it.
+  MaskWorkers(int32_t threads, size_t capacity, Signal& done);
+  ~MaskWorkers();  // abandons what waits
+  MaskWorkers(const MaskWorkers&) = delete;
+  MaskWorkers& operator=(const MaskWorkers&) = delete;
+
+  // Once it has been worked on, or is abandoned, it is let go of, possibly as the last to hold it. False: as
+  // many wait as may.
+  bool Post(std::shared_ptr<OutputConstraint> constraint);
+
+ private:
+  using Lane = SpmcQueue<std::shared_ptr<OutputConstraint>>;
+  enum class Takes { kQuick, kAll };
+  struct Worker {
+    Signal work;
+    std::thread thread;
+  };
+
+  void Loop(Worker& worker, Takes takes);
+
+  Signal& done_;
+  Lane quick_;
+  Lane slow_;
+  std::atomic<bool> stopping_{false};
+  std::deque<Worker> workers_;  // never resized once they run
+};
+
+}  // namespace tramontane

@@ -1,0 +1,61 @@
+// LiveRequest: one accepted request for as long as it lives, shared by the engine thread, the output thread
+// and, where it is constrained, the mask workers. Each part says who may touch it. Made by Submit; freed by
+// the last thread that lets go of it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/kv/names/text_path.h"
+#include "engine/output/request_output.h"
+#include "engine/request/candidate_tree.h"
+#include "engine/request/request.h"
+#include "engine/request/sampling_history.h"
+#include "engine/request/sequence.h"
+#include "models/grammar/grammar.h"
+#include "models/tokenizer/tokenizer.h"
+
+namespace tramontane {
+
+// Where the texts of a constrained request begin.
+struct ConstraintStart {
+  static constexpr int64_t kStepsAhead = 10;  // steps whose time a request may spend before it has earned it
+
+  TextStart text = TextStart::kWithinMessage;
+  std::vector<uint32_t> mask;  // [MaskWords(vocab)] of the first token
+  int64_t left_ns = 0;         // of the request's share, before the first token
+};
+
+struct LiveRequest : std::enable_shared_from_this<LiveRequest> {
+  // `tokenizer` may be null: then there is no text.
+  LiveRequest(Request asked, std::shared_ptr<TokenStream> to, const Tokenizer* tokenizer,
+              const std::vector<int32_t>& eos_ids)
+      : request(std::move(asked)),
+        history_after_prompt(request, eos_ids),
+        output(request, std::move(to), tokenizer) {}
+
+  // ---- any thread: not changed once Submit has set it --------------------------------------------
+  const Request request;
+  const SamplingHistory history_after_prompt;  // what each choice's own history starts from
+  std::optional<CandidateTree> tree;           // of its candidates
+  TextPath path;                               // of what the prompt's pages may be named by
+  ConstraintStart constraint_start;
+
+  // What each choice begins with, and shares with the others.
+  const std::vector<int32_t>& prompt() const { return tree ? tree->tokens : request.prompt; }
+
+  // ---- engine thread -----------------------------------------------------------------------------
+  uint64_t seed = 0;
+  bool queued = true;                      // counts in the inbox
+  bool started = false;                    // its Started was given to the output thread
+  std::vector<Sequence> choices;           // [n] from Begin to its release, never moved: plans point to them
+  std::vector<TokenInfo> prompt_logprobs;  // where scores were asked for; filled chunk by chunk
+
+  // ---- between threads: each part says whose it is ----------------------------------------------
+  RequestOutput output;
+  std::atomic<int64_t> constraint_left_ns{0};  // mask workers: of the share of all choices
+};
+
+}  // namespace tramontane

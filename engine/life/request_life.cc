@@ -1,0 +1,426 @@
+#include "engine/life/request_life.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "kernels/core/broken_rule.h"
+
+namespace tramontane {
+namespace {
+
+// When its deadline or its limit of time ends the request, whichever is first; kNever where it has neither.
+int64_t OutOfTimeNs(const Request& request) {
+  constexpr int64_t kNever = WaitingRequests::kNever;
+  const int64_t deadline_ns = request.deadline_ns > 0 ? request.deadline_ns : kNever;
+  const int64_t limit_ns = request.stopping.time_limit_ns;
+  return std::min(deadline_ns, limit_ns > 0 && request.received_ns <= kNever - limit_ns
+                                   ? request.received_ns + limit_ns
+                                   : kNever);
+}
+
+void FillRow(const LiveRequest& live, int32_t choice, int64_t position, SamplingRow* row) {
+  const SamplingParams& sampling = live.request.sampling;
+  row->temperature = sampling.temperature;
+  row->top_p = sampling.top_p;
+  row->min_p = sampling.min_p;
+  row->top_k = std::max(sampling.top_k, 0);
+  row->repetition_penalty = sampling.repetition_penalty;
+  row->presence_penalty = sampling.presence_penalty;
+  row->frequency_penalty = sampling.frequency_penalty;
+  row->choice = choice;
+  row->seed = live.seed;
+  row->position = position;
+  row->top_logprobs = std::max(live.request.output.logprobs, 0);
+  row->wants_logprob = live.request.output.logprobs >= 0 ? 1 : 0;
+}
+
+TokenInfo InfoOf(ScoredToken scored) {
+  return {scored.token.token, scored.token.logprob, scored.rank, std::move(scored.top)};
+}
+
+// Whether a token is allowed that the adjustments do not ban.
+bool AllowsAny(std::span<const uint32_t> mask, std::span<const LogitAdjust> adjusts) {
+  int64_t allowed = 0;
+  for (const uint32_t word : mask) allowed += std::popcount(word);
+  for (const LogitAdjust& adjust : adjusts) {
+    const bool banned = adjust.bias == -std::numeric_limits<float>::infinity();
+    if (banned && MaskAllows(mask, adjust.token)) --allowed;
+  }
+  return allowed > 0;
+}
+
+Status NotFinite() { return Internal("the model's logits are not finite"); }
+
+uint64_t TrulyRandom() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+bool Contains(const std::vector<int32_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+// The oldest behind those that are kept.
+void Discard(Sequence& choice, int64_t count) {
+  const int64_t spared = choice.request->context_policy->n_keep + (IsBroken(KvRule::kDiscard) ? 1 : 0);
+  choice.tokens.Erase(spared, count);
+  choice.path.Clear();
+  choice.discarded += count;
+  choice.max_len -= count;
+}
+
+// Tokens that the last row computed did not see any more.
+int64_t Discarded(const Sequence& choice) {
+  const ContextPolicy& policy = *choice.request->context_policy;
+  if (policy.type == ContextPolicyType::kNone || policy.type == ContextPolicyType::kReevaluate)
+    return choice.discarded;
+  const int64_t last_row = static_cast<int64_t>(choice.tokens.size()) - (choice.output_tokens() > 0 ? 2 : 1);
+  return ViewAt(policy, last_row).left - policy.n_keep;
+}
+
+}  // namespace
+
+RequestLife::RequestLife(const EngineLimits& limits, const EngineModel& model, Scheduler& scheduler,
+                         Inbox& inbox, Signal& wake, CancelledStreams& cancelled, EngineLoad& counters)
+    : limits_(limits),
+      model_(model),
+      scheduler_(scheduler),
+      inbox_(inbox),
+      counters_(counters),
+      waiting_(cancelled),
+      seeds_(TrulyRandom()),
+      masks_(limits, scheduler, wake, counters, [this](Sequence& choice, const Status& status) {
+        EndChoice(choice, {FinishReason::kError, status}, std::nullopt);
+      }) {}
+
+void RequestLife::BeginStep(StepOutput* output, int64_t now_ns) {
+  step_output_ = output;
+  now_ns_ = now_ns;
+}
+
+// ---- begin and wait -----------------------------------------------------------------------------
+
+void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
+  const Request& request = live->request;
+  live->seed = request.sampling.seed ? *request.sampling.seed : seeds_();
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  live->choices.resize(static_cast<size_t>(request.choices));
+  for (int32_t c = 0; c < request.choices; ++c) {
+    Sequence& choice = live->choices[static_cast<size_t>(c)];
+    choice.live = live.get();
+    choice.request = &request;
+    choice.choice = c;
+    choice.arrival = arrivals_;
+    choice.tokens = SequenceTokens(live->prompt());
+    choice.path = TextPath::Behind(live->path);
+    if (live->tree) choice.tree = &*live->tree;
+    const ContextPolicy& policy = *request.context_policy;
+    const bool endless = policy.type != ContextPolicyType::kNone;
+    const int64_t context = endless ? policy.n_ctx : limits_.context;
+    choice.max_len = choice.prompt_tokens() + request.stopping.max_tokens.value_or(context - prompt_tokens);
+    if (policy.type == ContextPolicyType::kReevaluate)
+      Discard(choice, ViewAt(policy, prompt_tokens - 1).discarded);
+    choice.timings.received_ns = request.received_ns;
+    choice.timings.tokenized_ns = request.tokenized_ns;
+    choice.usage.prompt_tokens = prompt_tokens;
+    if (request.constraint.grammar != nullptr) {
+      choice.constraint = std::make_shared<OutputConstraint>(live, limits_.max_constraint_step_ns);
+    }
+  }
+  ++arrivals_;
+  scheduler_.Admit(&live->choices[0]);
+  waiting_.Add(std::move(live), OutOfTimeNs(request));
+}
+
+void RequestLife::Reap() {
+  masks_.ResumeWhatIsReady();
+  ReapWaiting();
+  for (const auto& live : planned_) ReapRequest(*live);
+  const size_t released = std::erase_if(planned_, [](const auto& live) { return Release(*live); });
+  if (released > 0 && alive() == 0) CheckPages();
+}
+
+// A request that waits ends by what comes from outside alone: it is cancelled, it runs out of time, or the
+// device is lost.
+void RequestLife::ReapWaiting() {
+  waiting_.EndDue(now_ns_, [this](LiveRequest& live) {
+    ReapRequest(live);
+    TM_CHECK(Release(live), "request %s waits, and nothing ends it", live.request.id.c_str());
+  });
+  counters_.waiting_visits = waiting_.visits();
+}
+
+void RequestLife::ReapRequest(LiveRequest& live) {
+  const Request& request = live.request;
+  if (live.output.stream->cancelled()) {
+    EndRequest(live, {FinishReason::kCancelled, Status(StatusCode::kCancelled, "the request was cancelled")});
+  }
+  if (request.deadline_ns > 0 && now_ns_ >= request.deadline_ns) {
+    EndRequest(live, {FinishReason::kError, Status(StatusCode::kDeadlineExceeded,
+                                                   "the deadline passed before the request was finished")});
+  }
+  if (request.stopping.time_limit_ns > 0 && now_ns_ - request.received_ns >= request.stopping.time_limit_ns) {
+    EndRequest(live, {FinishReason::kTimeLimit});
+  }
+  for (Sequence& choice : live.choices) {
+    const auto c = static_cast<size_t>(choice.choice);
+    if (!choice.ended && live.output.stopped_by_text[c].load(std::memory_order_acquire)) {
+      EndChoice(choice, {FinishReason::kStopSequence}, std::nullopt);
+    }
+  }
+}
+
+// The output thread may hold the rest for longer.
+bool RequestLife::Release(LiveRequest& live) {
+  const bool is_done = std::all_of(live.choices.begin(), live.choices.end(), [](const Sequence& choice) {
+    return choice.ended && choice.steps_in_flight == 0;
+  });
+  if (is_done) live.choices = std::vector<Sequence>();  // their memory, too
+  return is_done;
+}
+
+// Everything came back. (Debug builds look at the accounting after every step.)
+void RequestLife::CheckPages() const {
+  const KvStore& store = scheduler_.store();
+  TM_CHECK(store.held_pages() == 0, "%lld pages are held and no request is alive",
+           static_cast<long long>(store.held_pages()));
+}
+
+// The first plan that a request is in takes it out of what waits.
+void RequestLife::LeaveQueue(LiveRequest& live) {
+  if (!live.queued) return;
+  live.queued = false;
+  inbox_.LeaveQueue(live);
+  planned_.push_back(waiting_.Take(live));
+}
+
+// ---- plans --------------------------------------------------------------------------------------
+
+void RequestLife::NotePlan(const StepPlan& plan, bool preempted) {
+  if (preempted) NoteHeld();
+  for (const StepRow& row : plan.rows) LeaveQueue(*row.sequence->live);
+}
+
+std::vector<const Sequence*> RequestLife::Sequences() const {
+  std::vector<const Sequence*> sequences;
+  for (const auto& live : planned_) {
+    for (const Sequence& choice : live->choices) sequences.push_back(&choice);
+  }
+  return sequences;
+}
+
+// Those that the scheduler has held because it preempted them while their masks were being filled.
+void RequestLife::NoteHeld() {
+  for (const auto& live : planned_) {
+    for (Sequence& choice : live->choices) masks_.Note(choice);
+  }
+}
+
+const SampleInputs& RequestLife::InputsOf(const StepPlan& plan) {
+  masks_.Wait(plan);
+  sample_inputs_.choices.clear();
+  for (const StepRow& row : plan.rows) {
+    LiveRequest& live = *row.sequence->live;
+    for (int32_t s = 0; s < row.ask.samples; ++s) {
+      Sequence& choice = live.choices[static_cast<size_t>(row.sequence->choice) + static_cast<size_t>(s)];
+      if (!choice.history) choice.history = live.history_after_prompt;
+      // In its place: a row made beside it and copied there waits for its own stores.
+      ChoiceSampling& inputs = sample_inputs_.choices.emplace_back();
+      FillRow(live, choice.choice, choice.discarded + row.start + row.count, &inputs.row);
+      inputs.history = &*choice.history;
+      inputs.mask = MaskOf(choice);
+    }
+  }
+  return sample_inputs_;
+}
+
+std::vector<RowOutcome> RequestLife::Take(const StepPlan& plan, StepResult result) {
+  std::vector<RowOutcome> outcomes;
+  outcomes.reserve(plan.rows.size());
+  std::span<ScoredToken> tokens(result.tokens);
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const StepRow& row = plan.rows[r];
+    Sequence& choice = *row.sequence;
+    const bool late = std::exchange(choice.late, false);
+    const bool counts = !late && !choice.ended;  // not ended meanwhile, with the step in flight
+    const std::span<ScoredToken> of_row = tokens.first(static_cast<size_t>(row.ask.results()));
+    tokens = tokens.subspan(of_row.size());
+    outcomes.push_back({.accepted = counts ? row.count : 0});
+    if (!counts) continue;
+    TakeScores(*choice.live, row, of_row.subspan(static_cast<size_t>(row.ask.samples)));
+    TakeSamples(row, of_row.first(static_cast<size_t>(row.ask.samples)));
+  }
+  return outcomes;
+}
+
+void RequestLife::TakeScores(LiveRequest& live, const StepRow& row, std::span<ScoredToken> scores) {
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (scores[i].token.token < 0) {
+      ++counters_.failed_rows;
+      return EndRequest(live, {FinishReason::kError, NotFinite()});
+    }
+    const size_t index = static_cast<size_t>(row.ask.score_begin) + i;
+    if (live.prompt_logprobs.size() <= index) live.prompt_logprobs.resize(index + 1);
+    live.prompt_logprobs[index] = InfoOf(std::move(scores[i]));
+  }
+}
+
+void RequestLife::TakeSamples(const StepRow& row, std::span<ScoredToken> samples) {
+  Sequence& first = *row.sequence;
+  if (first.ended) return;
+  const bool scored_to_the_end = row.start + row.count == first.prompt_len();
+  if (samples.empty()) {
+    // max_tokens 0: nothing to sample, done once the whole prompt is computed.
+    if (scored_to_the_end && first.max_len == first.prompt_len()) {
+      EndRequest(*first.live, {FinishReason::kLength});
+    }
+    return;
+  }
+  if (samples.size() > 1) ForkSiblings(first);
+  for (size_t s = 0; s < samples.size(); ++s) {
+    AcceptToken(first.live->choices[static_cast<size_t>(first.choice) + s], std::move(samples[s]));
+  }
+}
+
+void RequestLife::ForkSiblings(Sequence& parent) {
+  for (size_t c = 1; c < parent.live->choices.size(); ++c) {
+    Sequence& sibling = parent.live->choices[c];
+    sibling.usage = parent.usage;
+    scheduler_.Fork(parent, &sibling);
+  }
+}
+
+void RequestLife::AcceptToken(Sequence& choice, ScoredToken scored) {
+  const int32_t token = scored.token.token;
+  if (token < 0) {
+    ++counters_.failed_rows;
+    EndChoice(choice, {FinishReason::kError, WhyNoToken(choice)}, std::nullopt);
+    return;
+  }
+  ++counters_.output_tokens;
+  if (choice.timings.first_token_ns == 0) choice.timings.first_token_ns = now_ns_;
+  choice.tokens.push_back(token);
+  choice.history->Append(token);
+  std::optional<ChoiceEnd> end = EndByToken(choice, token);
+  if (end) {
+    EndChoice(choice, *std::move(end), InfoOf(std::move(scored)));
+    return;
+  }
+  Emit(choice).token = InfoOf(std::move(scored));
+  if (choice.constraint != nullptr) masks_.Follow(choice, token);
+}
+
+std::optional<ChoiceEnd> RequestLife::EndByToken(const Sequence& choice, int32_t token) const {
+  const StoppingParams& stopping = choice.request->stopping;
+  if (!stopping.ignore_eos && Contains(model_.eos_ids, token)) {
+    return ChoiceEnd{FinishReason::kStop, {}, token};
+  }
+  if (Contains(stopping.stop_token_ids, token)) return ChoiceEnd{FinishReason::kStopSequence, {}, token};
+  if (static_cast<int64_t>(choice.tokens.size()) >= choice.max_len) return ChoiceEnd{FinishReason::kLength};
+  return std::nullopt;
+}
+
+Status RequestLife::WhyNoToken(const Sequence& choice) {
+  if (choice.constraint == nullptr || AllowsAny(MaskOf(choice), choice.history->adjusts()))
+    return NotFinite();
+  const StoppingParams& stopping = choice.request->stopping;
+  // What it allows is the end alone, and that is banned until then.
+  if (AllowsAny(MaskOf(choice), {})) {
+    return InvalidArgument(
+               "is " + std::to_string(stopping.min_tokens) +
+               ", but the text that the constraint allows is whole before and can neither end nor go on")
+        .WithField("stopping.min_tokens", FieldForm::kSubject);
+  }
+  return InvalidArgument("allows no token here: the vocabulary cannot go on with the text")
+      .WithField("constraint", FieldForm::kSubject);
+}
+
+void RequestLife::DiscardWhatIsDue(const StepPlan& plan) {
+  for (const StepRow& row : plan.rows) {
+    LiveRequest& live = *row.sequence->live;
+    const ContextPolicy& policy = *live.request.context_policy;
+    if (policy.type != ContextPolicyType::kReevaluate) continue;
+    for (Sequence& choice : live.choices) {
+      const bool decodes = !choice.ended && choice.state == SequenceState::kDecode;
+      if (!decodes || static_cast<int64_t>(choice.tokens.size()) <= policy.n_ctx) continue;
+      Discard(choice, policy.n_discard);
+      scheduler_.Reevaluate(&choice, arrivals_++);
+      masks_.Note(choice);
+    }
+  }
+}
+
+// ---- ends ---------------------------------------------------------------------------------------
+
+void RequestLife::EndRequest(LiveRequest& live, const ChoiceEnd& end) {
+  for (Sequence& choice : live.choices) {
+    if (!choice.ended) EndChoice(choice, end, std::nullopt);
+  }
+}
+
+// The one way a choice ends for the engine thread.
+void RequestLife::EndChoice(Sequence& choice, ChoiceEnd end, std::optional<TokenInfo> last_token) {
+  LiveRequest& live = *choice.live;
+  choice.ended = true;
+  choice.timings.finished_ns = now_ns_;
+  counters_.discarded_tokens[static_cast<size_t>(choice.request->context_policy->type)] += Discarded(choice);
+  if (end.status.code() == StatusCode::kInternal) scheduler_.Forget(&choice);  // a fault of what it computed
+  const bool ended_well = end.status.ok() && end.reason != FinishReason::kCancelled;
+  choice.leaves_idle = ended_well && choice.request->kv_owner != nullptr;
+  scheduler_.Finish(&choice);
+  masks_.Abandon(choice);
+
+  ChoiceOutput& output = Emit(choice);
+  output.token = std::move(last_token);
+  output.end = std::move(end);
+
+  const bool all_ended = std::all_of(live.choices.begin(), live.choices.end(),
+                                     [](const Sequence& other) { return other.ended; });
+  if (!all_ended) return;
+  ++counters_.finished_requests;
+  if (output.end->reason == FinishReason::kCancelled) ++counters_.cancelled_requests;
+  if (live.queued) inbox_.LeaveQueue(live);
+  live.queued = false;
+}
+
+void RequestLife::EndEverything(const Status& status) {
+  const ChoiceEnd end = {FinishReason::kError, status};
+  waiting_.EndAll([&](LiveRequest& live) { EndRequest(live, end); });
+  for (const auto& live : planned_) EndRequest(*live, end);
+}
+
+ChoiceOutput& RequestLife::Emit(Sequence& choice) {
+  LiveRequest& live = *choice.live;
+  ChoiceOutput& output = step_output_->emplace_back();
+  output.request = {live.shared_from_this(), &live.output};
+  output.choice = choice.choice;
+  if (choice.request->context_policy->type != ContextPolicyType::kNone)
+    choice.usage.discarded_tokens = Discarded(choice);
+  output.usage = choice.usage;
+  output.timings = choice.timings;
+  output.timings.finished_ns = now_ns_;
+  if (!live.started) output.started = std::make_unique<StreamStarted>(Started(live));
+  return output;
+}
+
+StreamStarted RequestLife::Started(LiveRequest& live) {
+  live.started = true;
+  StreamStarted started;
+  started.prompt_tokens = live.choices[0].usage.prompt_tokens;
+  started.cached_tokens = live.choices[0].usage.cached_tokens;
+  started.seed = live.seed;
+  const Sequence& first = live.choices[0];
+  const bool scored = first.wants_scores() &&
+                      std::ssize(live.prompt_logprobs) == first.ScoresBefore(first.prompt_tokens()) &&
+                      std::all_of(live.prompt_logprobs.begin(), live.prompt_logprobs.end(),
+                                  [](const TokenInfo& info) { return info.token >= 0; });
+  if (scored) started.prompt_logprobs = std::move(live.prompt_logprobs);
+  if (live.request.output.prompt_tokens) started.prompt = live.request.prompt;
+  return started;
+}
+
+}  // namespace tramontane

@@ -1,0 +1,91 @@
+// WaitingRequests: what has been in no plan yet. However many they are, a step visits those only that a
+// reader has cancelled since the last one, and those whose time is up.
+//
+// Engine thread; streams put themselves into CancelledStreams from any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/life/live_request.h"
+#include "engine/output/token_stream.h"
+
+namespace tramontane {
+
+class WaitingRequests {
+ public:
+  static constexpr int64_t kNever = INT64_MAX;
+
+  // `cancelled`: where the streams of all requests say so, of those that wait and of others. Borrowed.
+  explicit WaitingRequests(CancelledStreams& cancelled) : cancelled_(cancelled) {}
+
+  // `end_ns`: when it runs out of time; kNever: it does not.
+  void Add(std::shared_ptr<LiveRequest> request, int64_t end_ns);
+  // REQUIRES: it is here.
+  std::shared_ptr<LiveRequest> Take(const LiveRequest& request);
+
+  // Calls end(request) for each that was cancelled or is out of time, and lets go of it. Cancelled before it
+  // was added counts, too.
+  template <typename End>
+  void EndDue(int64_t now_ns, const End& end);
+  // The same for all, oldest first.
+  template <typename End>
+  void EndAll(const End& end);
+
+  size_t size() const { return requests_.size(); }
+  int64_t visits() const { return visits_; }  // requests that EndDue looked at, since the beginning
+
+ private:
+  using Requests = std::map<int64_t, std::shared_ptr<LiveRequest>>;  // by arrival
+  struct Deadline {
+    int64_t end_ns = 0;
+    int64_t arrival = 0;
+    bool operator>(const Deadline& other) const { return end_ns > other.end_ns; }
+  };
+
+  static int64_t ArrivalOf(const LiveRequest& request) { return request.choices[0].arrival; }
+  template <typename End>
+  void EndOne(Requests::iterator at, const End& end);
+  std::shared_ptr<LiveRequest> Remove(Requests::iterator at);
+  int64_t PopDeadline();
+  void DropOldDeadlines();
+
+  CancelledStreams& cancelled_;
+  Requests requests_;
+  std::unordered_map<const TokenStream*, int64_t> arrivals_;  // of each of them
+  // A heap, the earliest in front; at most about twice as many as requests, since those that have left stay
+  // in it until their time or until it is swept.
+  std::vector<Deadline> deadlines_;
+  int64_t visits_ = 0;
+};
+
+template <typename End>
+void WaitingRequests::EndDue(int64_t now_ns, const End& end) {
+  // A stream is a name here and no more: one that is not known has left, or is yet to come (Add), and another
+  // one may have got its name since.
+  for (const TokenStream* stream : cancelled_.TakeAll()) {
+    const auto known = arrivals_.find(stream);
+    if (known == arrivals_.end() || !known->first->cancelled()) continue;
+    EndOne(requests_.find(known->second), end);
+  }
+  while (!deadlines_.empty() && deadlines_.front().end_ns <= now_ns) {
+    const auto at = requests_.find(PopDeadline());
+    if (at != requests_.end()) EndOne(at, end);
+  }
+}
+
+template <typename End>
+void WaitingRequests::EndAll(const End& end) {
+  while (!requests_.empty()) end(*Remove(requests_.begin()));
+}
+
+template <typename End>
+void WaitingRequests::EndOne(Requests::iterator at, const End& end) {
+  ++visits_;
+  end(*Remove(at));
+}
+
+}  // namespace tramontane

@@ -1,0 +1,127 @@
+#include "engine/output/output_processor.h"
+
+#include <string>
+#include <utility>
+
+namespace tramontane {
+
+OutputProcessor::OutputProcessor(int32_t queue_steps, int64_t unread_tokens, Signal& engine_wake,
+                                 std::function<void()> on_done)
+    : unread_tokens_(unread_tokens),
+      engine_wake_(engine_wake),
+      on_done_(std::move(on_done)),
+      ring_(static_cast<size_t>(queue_steps)),
+      thread_([this] { Run(); }) {}
+
+OutputProcessor::~OutputProcessor() {
+  stopping_.store(true, std::memory_order_release);
+  wake_.Notify();
+  thread_.join();
+}
+
+void OutputProcessor::Push() {
+  ring_.Push();
+  wake_.Notify();
+}
+
+void OutputProcessor::Run() {
+  while (true) {
+    const bool stopping = stopping_.load(std::memory_order_acquire);  // before the last look at the ring
+    StepOutput* step = ring_.Front();
+    if (step == nullptr) {
+      if (stopping) return;
+      wake_.Wait(Signal::kForever);
+      continue;
+    }
+    for (ChoiceOutput& output : *step) Deliver(output);
+    step->clear();
+    ring_.Pop();
+    engine_wake_.Notify();
+  }
+}
+
+void OutputProcessor::Deliver(ChoiceOutput& output) {
+  if (output.started) output.request->stream->PutStarted(std::move(*output.started));
+  ChoiceText& text = output.request->texts[static_cast<size_t>(output.choice)];
+  if (text.finished()) return;  // computed beyond a stop string
+  const std::string* stop = output.token ? DeliverToken(output, text) : nullptr;
+  if (stop != nullptr || output.end) FinishChoice(output, text, stop);
+}
+
+const std::string* OutputProcessor::DeliverToken(ChoiceOutput& output, ChoiceText& text) {
+  const Request& request = output.request->request;
+  // An ending token has no text; a stop token's own is kept by include_stop, eos never is.
+  const bool ends_by_id = output.end && output.end->stop_token_id >= 0;
+  const bool shown =
+      !ends_by_id || (request.stopping.include_stop && output.end->reason != FinishReason::kStop);
+  int64_t& last_token_ns = output.request->last_token_ns[static_cast<size_t>(output.choice)];
+  const int64_t token_ns = output.timings.finished_ns;  // of the step that computed it
+  metrics_.OnToken(output.timings, token_ns, std::exchange(last_token_ns, token_ns));
+
+  StreamDelta delta;
+  delta.choice = output.choice;
+  delta.token_ids = {output.token->token};
+  ChoiceText::Shown gain;
+  const auto spelling = shown ? ChoiceText::Spelling::kShown : ChoiceText::Spelling::kHidden;
+  output.token->use = text.UseOf(output.token->token, spelling);
+  const std::string* stop = text.Append(output.token->token, spelling, &gain);
+  if (stop == nullptr && output.end) stop = text.Flush(&gain);
+  delta.text = std::move(gain.text);
+  delta.marks = std::move(gain.marks);
+  if (request.output.logprobs >= 0) delta.logprobs.push_back(*std::move(output.token));
+  delta.completion_tokens = text.tokens();
+  const int64_t unread = output.request->stream->PutDelta(std::move(delta), output.timings, output.usage);
+  if (unread > unread_tokens_) GiveUp(*output.request, output.choice);
+  return stop;
+}
+
+// Once: the engine ends what is cancelled within a step.
+void OutputProcessor::GiveUp(RequestOutput& request, int32_t choice) const {
+  if (!request.outcome.ok()) return;
+  request.outcome = ResourceExhausted("the reader of choice " + std::to_string(choice) + " is more than " +
+                                      std::to_string(unread_tokens_) +
+                                      " tokens behind, which is the limit (max_unread_tokens)");
+  request.stream->Cancel();
+}
+
+void OutputProcessor::FinishChoice(const ChoiceOutput& output, ChoiceText& text, const std::string* stop) {
+  RequestOutput& request = *output.request;
+  text.set_finished();
+
+  StreamFinished finished;
+  finished.choice = output.choice;
+  finished.usage = output.usage;
+  finished.usage.completion_tokens = text.tokens();
+  finished.timings = output.timings;
+  if (stop != nullptr) {
+    finished.reason = FinishReason::kStopSequence;
+    finished.stop_string = *stop;
+    request.stopped_by_text[static_cast<size_t>(output.choice)].store(true, std::memory_order_release);
+  } else {
+    finished.reason = output.end->reason;
+    finished.stop_token_id = output.end->stop_token_id;
+    if (finished.reason == FinishReason::kError) finished.status = output.end->status;
+    if (request.outcome.ok()) request.outcome = output.end->status;
+    if (!output.token) FlushHeldText(output, text);
+  }
+  metrics_.OnFinished(finished.reason);
+  request.stream->PutFinished(std::move(finished));
+
+  if (++request.choices_finished < request.request.choices) return;
+  on_done_();
+  request.stream->PutDone(request.outcome);
+}
+
+void OutputProcessor::FlushHeldText(const ChoiceOutput& output, ChoiceText& text) {
+  ChoiceText::Shown held;
+  text.Flush(&held);
+  if (held.text.empty() && held.marks.empty()) return;
+  StreamDelta delta;
+  delta.choice = output.choice;
+  delta.text = std::move(held.text);
+  delta.marks = std::move(held.marks);
+  delta.completion_tokens = text.tokens();
+  output.request->stream->PutDelta(std::move(delta), output.timings, output.usage);
+}
+
+}  // namespace tramontane

@@ -1,0 +1,61 @@
+// PartWay: the prompts in prefill, oldest first, with what they need together kept as sums, so that who may
+// start costs the same however many have started in the step.
+//
+// Engine thread only; the scheduler's. Always: the sums are those of the sequences as they were when they
+// were added or last updated.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/kv/kv_store.h"
+#include "engine/request/sequence.h"
+
+namespace tramontane {
+
+class PartWay {
+ public:
+  // `ahead`: tokens that a chunk writes beyond a window at most. The store is borrowed.
+  PartWay(const KvStore& store, int64_t ahead) : store_(store), ahead_(ahead) {}
+
+  bool empty() const { return prompts_.empty(); }
+  size_t size() const { return prompts_.size(); }
+  const std::vector<Sequence*>& all() const { return prompts_; }  // oldest first
+
+  void Add(Sequence* sequence);
+  // REQUIRES: it is here.
+  void Remove(const Sequence* sequence);
+  // It was given pages, or positions of it were planned. REQUIRES: it is here.
+  void Update(const Sequence* sequence);
+  // Windows have let pages go since the last plan.
+  void UpdateAll();
+  // Those of which every position is planned leave, and are appended.
+  void TakePlanned(std::vector<Sequence*>* planned);
+
+  // Prompts with positions left to plan, and those of them that do not fit one chunk.
+  int32_t unplanned() const { return unplanned_; }
+  int32_t long_unplanned() const { return long_unplanned_; }
+  // Pages that all of them still lack on the way to their ends, and those that older ones than this do.
+  int64_t pages() const { return pages_; }
+  int64_t PagesOfOlder(const Sequence& sequence) const;
+
+ private:
+  struct Needs {
+    int64_t pages = 0;
+    int32_t unplanned = 0;  // 0 or 1
+    int32_t long_unplanned = 0;
+  };
+  size_t IndexOf(const Sequence* sequence) const;
+  Needs NeedsOf(const Sequence& sequence) const;
+  void Count(const Needs& needs, int32_t sign);
+
+  const KvStore& store_;
+  const int64_t ahead_;
+  std::vector<Sequence*> prompts_;
+  std::vector<Needs> needs_;  // of each
+  int64_t pages_ = 0;
+  int32_t unplanned_ = 0;
+  int32_t long_unplanned_ = 0;
+};
+
+}  // namespace tramontane

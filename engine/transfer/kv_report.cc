@@ -1,0 +1,96 @@
+#include "engine/transfer/kv_report.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tramontane {
+namespace {
+
+bool HoldsPages(const Sequence& sequence) {
+  const std::vector<PageTable>& tables = sequence.lease.tables;
+  return std::any_of(tables.begin(), tables.end(),
+                     [](const PageTable& table) { return !table.pages.empty() || !table.sinks.empty(); });
+}
+
+KvReport::Table ReportTable(const PageTable& table) {
+  KvReport::Table report;
+  report.kv_base = table.kv_base;
+  const size_t sinks = std::min(table.sinks.size(), KvReport::kPagesOfTable);
+  const size_t pages = std::min(table.pages.size(), KvReport::kPagesOfTable - sinks);
+  report.sinks.assign(table.sinks.begin(), table.sinks.begin() + static_cast<std::ptrdiff_t>(sinks));
+  report.pages.assign(table.pages.begin(), table.pages.begin() + static_cast<std::ptrdiff_t>(pages));
+  report.pages_left_out = static_cast<int64_t>(table.sinks.size() + table.pages.size() - sinks - pages);
+  return report;
+}
+
+KvReport::OfSequence ReportSequence(const Sequence& sequence) {
+  KvReport::OfSequence report;
+  report.id = sequence.request->id;
+  report.choice = sequence.choice;
+  report.state = sequence.state;
+  report.tokens = sequence.accepted_len;
+  report.prefix_tokens = sequence.lease.hit_tokens;
+  report.policy = sequence.request->context_policy.value_or(ContextPolicy());
+  for (const PageTable& table : sequence.lease.tables) report.tables.push_back(ReportTable(table));
+  return report;
+}
+
+}  // namespace
+
+KvReport ReportKv(const KvStore& store, std::span<const Sequence* const> sequences) {
+  KvReport report;
+  report.page_size = store.page_size();
+  report.page_bytes = store.layout().page_bytes();
+  report.total_pages = store.total_pages();
+  report.free_pages = store.free_pages();
+  report.cached_pages = store.cached_pages();
+  report.held_pages = store.held_pages();
+  std::vector<KvTier::Contents> beyond(store.layout().groups.size());
+  if (const KvTier* tier = store.tier(); tier != nullptr) {
+    tier->Count(beyond);
+    const int64_t page_bytes = tier->page_bytes();
+    report.host = {
+        .pages = tier->host_pages(), .taken = tier->host_bytes() / page_bytes, .page_bytes = page_bytes};
+    report.disk = {.pages = tier->disk_pages(),
+                   .taken = tier->disk_bytes() / page_bytes,
+                   .page_bytes = page_bytes,
+                   .works = tier->disk_works()};
+  }
+  for (size_t group = 0; group < store.layout().groups.size(); ++group) {
+    const KvGroupSpec& spec = store.layout().groups[group];
+    report.groups.push_back({.window = spec.window,
+                             .layers = static_cast<int64_t>(spec.layers.size()),
+                             .held_pages = store.held_pages_of_group()[group],
+                             .cached_pages = store.cached_pages_of_group()[group],
+                             .beyond = beyond[group]});
+  }
+  for (const Sequence* sequence : sequences) {
+    if (!HoldsPages(*sequence)) continue;
+    if (report.sequences.size() < KvReport::kSequences) {
+      report.sequences.push_back(ReportSequence(*sequence));
+    } else {
+      ++report.sequences_left_out;
+    }
+  }
+  return report;
+}
+
+std::shared_ptr<KvQuestion> KvQuestions::Ask() {
+  if (waiting_.fetch_add(1, std::memory_order_relaxed) >= kMost) {
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  auto question = std::make_shared<KvQuestion>();
+  asked_.Push(question);
+  return question;
+}
+
+void KvQuestions::AnswerAll(const std::shared_ptr<const KvReport>& report) {
+  for (const std::shared_ptr<KvQuestion>& question : asked_.TakeAll()) {
+    question->report_ = report;
+    question->answered_.store(true, std::memory_order_release);
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace tramontane
