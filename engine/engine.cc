@@ -425,6 +425,7 @@ bool Engine::Impl::Publish() {
   EngineLoad load = counters_;
   load.running = scheduler_.running();
   load.preemptions = scheduler_.preemptions();
+  load.hashed_blocks = store.hashed_blocks();
   load.total_pages = store.total_pages();
   load.free_pages = store.free_pages();
   load.held_pages = store.held_pages();

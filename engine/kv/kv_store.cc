@@ -21,20 +21,34 @@ constexpr int64_t kBlocksUnderPolicies = 4;
 // And for each image, since of a text whose layers have windows a few are kept and the way to them is long.
 constexpr int64_t kBlocksPerImage = 4;
 
+// Names of live texts beyond these are not set aside: some 100 MB.
+constexpr int64_t kMostLiveBlocks = 1 << 20;
+
 // Of a text that goes by, one window in so many is kept as if a hit could end there: prefix_bench.
 constexpr int64_t kWindowsPerKept = 8;
 
 }  // namespace
 
+int64_t KvStore::MostBlocks(int64_t pool_pages, int64_t images, int64_t live_blocks) {
+  return kBlocksPerPage * pool_pages + kBlocksPerImage * images + live_blocks;
+}
+
+int64_t KvStore::LiveBlocks(const KvLayout& layout, int64_t texts, int64_t tokens) {
+  const bool all_roll = std::all_of(layout.groups.begin(), layout.groups.end(),
+                                    [](const KvGroupSpec& group) { return group.window > 0; });
+  if (!all_roll) return 0;
+  return std::min(texts * PagesFor(tokens, layout.format.page_size), kMostLiveBlocks);
+}
+
 KvStore::KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_cache,
-                 PrefixHashFunction hash, KvTier* tier)
+                 PrefixHashFunction hash, KvTier* tier, int64_t live_blocks)
     : layout_(layout),
       pages_(static_cast<size_t>(pool_pages)),
       held_pages_of_group_(layout.groups.size()),
       cached_pages_of_group_(layout.groups.size()),
       finds_(prefix_cache == PrefixCache::kOn),
       // A block's columns: its page in each group, then its image in each.
-      tree_(kBlocksPerPage * pool_pages + kBlocksPerImage * (tier == nullptr ? 0 : tier->most_images()),
+      tree_(MostBlocks(pool_pages, tier == nullptr ? 0 : tier->most_images(), live_blocks),
             layout.format.page_size, layout.groups.size() * (tier == nullptr ? 1 : 2), hash),
       tier_(tier),
       idle_uses_(static_cast<size_t>(tree_.capacity()) * layout.groups.size()) {
@@ -237,11 +251,17 @@ void KvStore::Forget(Lease& lease) {
   PrefixTree::Node above = PrefixTree::kNone;
   for (PrefixTree::Node node = lease.tip; node != PrefixTree::kRoot; node = above) {
     above = tree_.above(node);
-    for (size_t group = 0; group < layout_.groups.size(); ++group) {
-      const PageId page = tree_.page(node, group);
-      if (page != kNoPage) Unname(page);
-      ForgetImage(node, group);
-    }
+    ForgetBlock(node);
+  }
+}
+
+// Its pages and images are found no more.
+void KvStore::ForgetBlock(PrefixTree::Node node) {
+  for (size_t group = 0; group < layout_.groups.size(); ++group) {
+    const PageId page = tree_.page(node, group);
+    const bool has_image = image(node, group) != KvTier::kNone;
+    if (page != kNoPage) Unname(page);
+    if (has_image) ForgetImage(node, group);
   }
 }
 
@@ -256,6 +276,7 @@ int64_t KvStore::PagesNeeded(const Lease& lease, int64_t written, int64_t end) c
 }
 
 int64_t KvStore::PagesToReach(const Lease& lease, int64_t end, int64_t ahead) const {
+  ++sized_leases_;
   int64_t pages = 0;
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     const int64_t most = lease.plain_len == INT64_MAX
@@ -558,16 +579,17 @@ bool KvStore::TakeInNext(Lease& lease, std::span<const int32_t> ids, const Prefi
   return node != PrefixTree::kNone;
 }
 
-// Images are let go, then pages evicted, then idle leases, while there is no room for another block. kNone:
-// there is none, or the block's hash is another one's. REQUIRES: `above` is pinned.
+// Where there is no room for another block, ends of texts that nobody holds go, then what is left idle for
+// longest. kNone: all names are of what is alive, or the block's hash is another one's. REQUIRES: `above` is
+// pinned.
 PrefixTree::Node KvStore::TakeInBlock(PrefixTree::Node above, const PrefixHash& hash,
                                       std::span<const int32_t> ids) {
-  while (tree_.full() && tier_ != nullptr && tier_->LoseOldest(&lost_)) ForgetLost();
-  while (tree_.full() && cached_pages_ > 0) {
-    free_.push_back(Evict(Keeps::kNothing));
-    DropBrokenIdle();
+  while (tree_.full() && (tree_.OldestEnd() != PrefixTree::kNone || !idle_.empty())) {
+    if (tree_.OldestEnd() != PrefixTree::kNone)
+      ForgetBlock(tree_.OldestEnd());
+    else
+      DropIdle(idle_.begin());
   }
-  while (tree_.full() && !idle_.empty()) DropIdle(idle_.begin());
   return tree_.full() ? tree_.Find(above, hash, ids) : tree_.FindOrInsert(above, hash, ids);
 }
 
@@ -658,7 +680,7 @@ PageId KvStore::Take(size_t group) {
   TM_CHECK(available() > 0, "the pool of %zu pages is empty", pages_.size());
   PageId page = kNoPage;
   if (free_.empty()) {
-    page = Evict(Keeps::kImage);
+    page = Evict();
   } else {
     page = free_.back();
     free_.pop_back();
@@ -704,10 +726,10 @@ void KvStore::Drop(PageId id, Queue queue) {
 
 // The next cached page to go, which is then in no state. What it makes useless goes after it.
 // REQUIRES: a page is cached.
-PageId KvStore::Evict(Keeps keeps) {
+PageId KvStore::Evict() {
   const PageId victim = queues_[FirstToGo()].oldest;
   Page& page = pages_[victim];
-  const bool is_kept = tier_ != nullptr && keeps == Keeps::kImage && Spill(victim);
+  const bool is_kept = tier_ != nullptr && Spill(victim);
   has_broken_idle_ = has_broken_idle_ || (!is_kept && IsOfIdle(victim));
   if (!is_kept) MakePartnersUseless(page.node, static_cast<size_t>(page.group));
   Dequeue(victim);

@@ -96,9 +96,15 @@ enum class PrefixCache : int32_t { kOff = 0, kOn = 1 };
 class KvStore {
  public:
   // `hash`: tests bring worse ones. `tier`: where evicted pages go; borrowed, this store's alone. REQUIRES:
-  // it comes with the cache.
+  // it comes with the cache. `live_blocks`: names set aside for live texts (LiveBlocks).
   KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_cache,
-          PrefixHashFunction hash = ChainedHash, KvTier* tier = nullptr);
+          PrefixHashFunction hash = ChainedHash, KvTier* tier = nullptr, int64_t live_blocks = 0);
+  // Blocks that can have names at once: two for each page, four for each image in a tier, and `live_blocks`.
+  static int64_t MostBlocks(int64_t pool_pages, int64_t images, int64_t live_blocks);
+  // Those of texts that are alive, of which a page each is not in the pool: where every group has a window,
+  // so that long texts hold few pages, all blocks of `texts` texts of `tokens` tokens, at most 2^20; else
+  // none.
+  static int64_t LiveBlocks(const KvLayout& layout, int64_t texts, int64_t tokens);
 
   const KvLayout& layout() const { return layout_; }
   int32_t page_size() const { return layout_.format.page_size; }
@@ -140,6 +146,8 @@ class KvStore {
   }
   // Blocks that were hashed on this thread so far, marks apart.
   int64_t hashed_blocks() const { return hashed_blocks_; }
+  // Leases whose need of pages was worked out so far (PagesToReach): what admission costs.
+  int64_t sized_leases() const { return sized_leases_; }
 
   // What this lease has found or sealed cannot be trusted: nobody finds it any more.
   void Forget(Lease& lease);
@@ -311,6 +319,7 @@ class KvStore {
   void RequeueUseful(PrefixTree::Node node);
   void Unname(PageId page);
   void UnnameAt(const PageTable& table, int64_t written);
+  void ForgetBlock(PrefixTree::Node node);
   bool IsUseless(PageId page) const;
   bool EndsNear(const Lease& lease, int64_t begin, int32_t window) const;
 
@@ -376,14 +385,13 @@ class KvStore {
   bool DiskPays() const;
 
   // ---- states of a page -------------------------------------------------------------------------
-  enum class Keeps : int32_t { kNothing = 0, kImage = 1 };  // of what is evicted
   PageId Take(size_t group);
   void Share(PageId page);
   void Drop(PageId page, Queue queue);
   void DropPages(Lease& lease);
   void CutNames(Lease& fork, int64_t end);
   void TrimBehind(Lease& lease, int64_t accepted);
-  PageId Evict(Keeps keeps);
+  PageId Evict();
   Queue FirstToGo() const;
   void Enqueue(PageId page, Queue queue);
   void Dequeue(PageId page);
@@ -411,6 +419,7 @@ class KvStore {
   std::vector<PrefixGroup> asked_groups_;
   std::vector<int32_t> mark_;  // scratch of MarkOf
   int64_t hashed_blocks_ = 0;
+  mutable int64_t sized_leases_ = 0;
   std::vector<int32_t> block_;  // scratch: one that lies in two pieces
 
   KvTier* const tier_;              // null: none

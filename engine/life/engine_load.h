@@ -21,6 +21,8 @@ struct EngineLoad {
   int64_t steps = 0, prefill_steps = 0, decode_steps = 0;
   int64_t prompt_tokens = 0, output_tokens = 0;  // computed since the start; prompts again after preemption
   int64_t waiting_visits = 0;  // waiting requests that a step looked at, since the start: each to end it
+  int64_t hashed_blocks =
+      0;  // of texts, on the engine thread, since the start; who submits hashes the prompts
   int64_t preemptions = 0;
   // Prompt tokens of sequences that have started, and how many of them were found and not computed.
   // By ContextPolicyType: of choices that have ended, those that their last rows did not see.

@@ -79,7 +79,7 @@ Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout, const S
       has_window_(std::any_of(layout.groups.begin(), layout.groups.end(),
                               [](const auto& group) { return group.window > 0; })),
       store_(layout, limits.pool_pages, limits.prefix_cache ? PrefixCache::kOn : PrefixCache::kOff,
-             ChainedHash, tier),
+             ChainedHash, tier, KvStore::LiveBlocks(layout, limits.max_sequences, limits.context)),
       costs_(costs),
       prefill_(store_, least_chunk_),
       free_slots_(limits.max_sequences) {
@@ -318,7 +318,8 @@ void Scheduler::GiveOldest(Budget* left, StepPlan* plan) {
   const Budget half = {left->tokens - left->tokens / 2, left->parts - left->parts / 2, left->ns / 2};
   Sequence* oldest = OldestPrompt(half);
   if (oldest == nullptr || SitsOut(*oldest)) return;
-  while (Give(oldest, half, Least::kOneToken, left, plan) == 0 && MakeRoomFor(*oldest)) {
+  const auto may_go = [&] { return oldest->state != SequenceState::kWaiting || MayStart(*oldest, half); };
+  while (Give(oldest, half, Least::kOneToken, left, plan) == 0 && may_go() && MakeRoomFor(*oldest)) {
   }
 }
 
@@ -400,8 +401,11 @@ int64_t Scheduler::Give(Sequence* sequence, Budget share, Least least, Budget* l
   }
   StepRow* row = waits ? nullptr : FindRow(plan, sequence);
   const int64_t count = ChunkThatFits(*sequence, share, row);
-  if (count == 0) {
+  // Less may be known than when it was made ready, and then it is not done at once.
+  const bool lacks_place = waits && start + count < sequence->prefill_len && !HasPlace(*sequence);
+  if (count == 0 || lacks_place) {
     if (waits) GiveBack(sequence);
+    if (lacks_place) Expect(sequence);
     return 0;
   }
   store_.Extend(sequence->lease, start, start + count, &plan->copies);

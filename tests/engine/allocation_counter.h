@@ -7,5 +7,7 @@ namespace tramontane {
 
 // Calls by this thread so far.
 int64_t AllocationsOfThread();
+// Bytes that it asked for.
+int64_t AllocatedBytesOfThread();
 
 }  // namespace tramontane

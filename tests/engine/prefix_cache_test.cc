@@ -75,6 +75,56 @@ int64_t HitOf(KvStore& store, const Tokens& tokens, const std::string& salt = ""
   return hit;
 }
 
+// Random texts are named, held and let go: what goes first is always the end of a text that nobody holds, as
+// long as there is one, and giving up names from there on leaves those that are held.
+TEST(PrefixTreeTest, EndsThatNobodyHoldsAreKnown) {
+  std::mt19937 random(TestSeed());
+  constexpr int64_t kNodes = 60;
+  PrefixTree tree(kNodes, 1, 1, ChainedHash);
+  std::vector<PrefixTree::Node> tips;  // pinned
+  const auto is_held = [&](PrefixTree::Node node) {
+    return std::any_of(tips.begin(), tips.end(), [&](PrefixTree::Node tip) {
+      for (; tip != PrefixTree::kRoot; tip = tree.above(tip)) {
+        if (tip == node) return true;
+      }
+      return false;
+    });
+  };
+  int64_t given_up = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    const uint32_t draw = random() % 10;
+    if (draw < 6) {  // a tip moves down, or begins
+      const bool begins = tips.empty() || random() % 8 == 0;
+      if (begins && tips.size() > 6) continue;
+      if (begins) tips.push_back(PrefixTree::kRoot);
+      PrefixTree::Node& tip = tips[begins ? tips.size() - 1 : random() % tips.size()];
+      const std::vector<int32_t> ids = {static_cast<int32_t>(random() % 3)};
+      while (tree.full() && tree.OldestEnd() != PrefixTree::kNone) {
+        const PrefixTree::Node end = tree.OldestEnd();
+        ASSERT_FALSE(is_held(end));
+        const int64_t nodes = tree.nodes();
+        tree.ClearPage(end, 0);
+        ASSERT_EQ(tree.nodes(), nodes - 1) << "a name is free";
+        ++given_up;
+      }
+      if (tree.full()) continue;
+      const PrefixTree::Node below = tree.FindOrInsert(tip, tree.HashBelow(tip, ids), ids);
+      tree.Pin(below);
+      tree.Unpin(tip);
+      tip = below;
+      if (tree.page(below, 0) == kNoPage) tree.SetPage(below, 0, 1);
+    } else if (draw < 7 && !tips.empty()) {
+      const size_t which = random() % tips.size();
+      tree.Unpin(tips[which]);
+      tips.erase(tips.begin() + static_cast<std::ptrdiff_t>(which));
+    }
+    if (tree.OldestEnd() != PrefixTree::kNone) {
+      ASSERT_FALSE(is_held(tree.OldestEnd()));
+    }
+  }
+  EXPECT_GT(given_up, 100);
+}
+
 TEST(PrefixCacheTest, FindsWhatWasComputedBefore) {
   KvStore store(TestLayout({0, 6}, kPage), 100, PrefixCache::kOn);
   {

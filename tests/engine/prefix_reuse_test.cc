@@ -55,6 +55,29 @@ TEST_P(PrefixReuse, ASecondTurnComputesOnlyWhatIsNew) {
   EXPECT_EQ(test.engine().Load().prefix_hits, 24);
 }
 
+// The pool could hold no more than a part of the long text's blocks, if each had a page.
+TEST(PrefixReuse, ALongTextUnderAWindowTakesNoNamesFromOthers) {
+  EngineLimits limits = SmallLimits(60);
+  limits.context = 1000;
+  SteppedEngine test(limits, {16});
+  Request known = MakeRequest("known", 101, 2, 1);
+  Ask(test, known);
+  EXPECT_EQ(CachedTokens(*Ask(test, known)), 100);
+  Ask(test, MakeRequest("long", 900, 2, 2));
+  EXPECT_EQ(CachedTokens(*Ask(test, known)), 100);
+}
+
+// The engine thread hashes what a text becomes, once a block; not what it was given, whoever looks for it.
+TEST(PrefixReuse, ABlockIsHashedOnce) {
+  SteppedEngine test(SmallLimits(64));
+  const Request request = MakeRequest("first", 41, 20);
+  Ask(test, request);
+  EXPECT_EQ(test.engine().Load().hashed_blocks, 5)
+      << "60 tokens were fed in all, 40 of them in blocks asked for";
+  Ask(test, request);
+  EXPECT_EQ(test.engine().Load().hashed_blocks, 10);
+}
+
 // Others come and go until the pool was filled many times over.
 TEST_P(PrefixReuse, PagesOfASessionStayWhileThoseOfOthersGo) {
   for (const bool is_session : {false, true}) {

@@ -28,8 +28,8 @@ class Random {
 
 // ---- bounds -------------------------------------------------------------------------------------
 
-// The bounds of engine/schedule/README.md, computed from the definition, token by token. They hold where the pool and
-// the slots suffice and a token costs at most half a step.
+// The bounds of engine/schedule/README.md, computed from the definition, token by token. They hold where the
+// pool and the slots suffice and a token costs at most half a step.
 class BoundWatch {
  public:
   // `longest_output`: the most tokens that any request gives. `half_beside_decode`: tokens of half of the

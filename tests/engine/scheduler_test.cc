@@ -339,6 +339,41 @@ TEST_F(Reevaluation, SinksStayInEveryGroupFromDiscardToDiscard) {
   EXPECT_EQ(scheduler_->store().held_pages(), 0);
 }
 
+// It discards again and again, and each time it is one more prompt.
+TEST_F(Reevaluation, WaitsBehindThePromptsThatWereThere) {
+  Start(/*pool_pages=*/100);
+  StepToTheDiscard();
+  Request other_request;
+  Sequence other;
+  Admit(&other_request, &other, "other", 24, 30);
+  Discard();
+  const StepPlan plan = Step();
+  ASSERT_FALSE(plan.rows.empty());
+  EXPECT_EQ(plan.rows[0].sequence, &other);
+  EXPECT_TRUE(Older(other, sequence_));
+  scheduler_->Finish(&other);
+  scheduler_->Finish(&sequence_);
+}
+
+// What a burst costs is in proportion to its prompts, those that have started in the step notwithstanding.
+TEST(SchedulerTest, APromptOfABurstCostsWhatItCostsAlone) {
+  const KvLayout layout = TestLayout({0}, 4);
+  const auto sized_leases_of_burst = [&](int32_t prompts) {
+    EngineLimits limits = TestLimits(layout, 4 * prompts);
+    limits.max_sequences = prompts;
+    limits.max_step_tokens = limits.max_logit_rows = prompts;
+    FakeServing serving(limits, layout);
+    for (int32_t p = 0; p < prompts; ++p) {
+      serving.Submit({.id = "p" + std::to_string(p), .prompt_tokens = 1, .max_tokens = 1});
+    }
+    serving.Steps(3);
+    return serving.scheduler().store().sized_leases();
+  };
+  const int64_t few = sized_leases_of_burst(50);
+  EXPECT_GT(few, 0);
+  EXPECT_LE(sized_leases_of_burst(800), 20 * few);
+}
+
 TEST_F(Reevaluation, SinksAreLetGoWhereAnotherCouldNotStartForThem) {
   Start(/*pool_pages=*/22);
   StepToTheDiscard();

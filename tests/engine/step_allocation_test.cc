@@ -108,5 +108,47 @@ TEST_P(StepAllocationTest, ADecodeStepOfManyRowsAllocatesNoMoreThanOneOfFew) {
   EXPECT_LE(beyond, kMany * kMostDoublings);
 }
 
+int64_t MostBytesOfAStep(SteppedEngine& test) {
+  int64_t most = 0;
+  while (!test.engine().idle()) {
+    const int64_t before = AllocatedBytesOfThread();
+    test.Step();
+    most = std::max(most, AllocatedBytesOfThread() - before);
+  }
+  return most;
+}
+
+// The end of the last request finds out nothing by going through all that could be kept.
+TEST(StepBytesTest, NoStepTakesMemoryInProportionToWhatTheTiersCouldHold) {
+  const TestTier large = {.host_pages = 100'000};
+  SteppedEngine test(SmallLimits(100), {0}, nullptr, large);
+  const auto reader = test.Submit(MakeRequest("r", 9, 4));
+  EXPECT_LT(MostBytesOfAStep(test), 100'000);
+  reader->WaitToEnd();
+}
+
+TEST(StepBytesTest, ScoresOfPromptsThatWaitTakeNoMemory) {
+  constexpr int32_t kWaiting = 50, kTokens = 2000;
+  EngineLimits limits = SmallLimits(1000);
+  limits.max_sequences = 1;
+  limits.context = 4000;
+  SteppedEngine test(limits);
+  const auto running = test.Submit(MakeRequest("running", 5, 1000));
+  for (int step = 0; step < 5; ++step) test.Step();
+  std::vector<std::unique_ptr<StreamReader>> waiting;
+  for (int32_t w = 0; w < kWaiting; ++w) {
+    Request request = MakeRequest("w" + std::to_string(w), kTokens, 1, static_cast<uint32_t>(w));
+    request.output.prompt_logprobs = 0;
+    waiting.push_back(test.Submit(request));
+    ASSERT_TRUE(waiting.back()->refused().ok()) << waiting.back()->refused();
+  }
+  const int64_t before = AllocatedBytesOfThread();
+  for (int step = 0; step < 5; ++step) test.Step();
+  EXPECT_LT(AllocatedBytesOfThread() - before, kWaiting * kTokens);
+  running->stream().Cancel();
+  for (const auto& reader : waiting) reader->stream().Cancel();
+  while (!test.engine().idle()) test.Step();
+}
+
 }  // namespace
 }  // namespace tramontane

@@ -40,6 +40,13 @@ PrefixTree::PrefixTree(int64_t capacity, int32_t block_ids, size_t groups, Prefi
   for (int64_t node = capacity - 1; node >= 0; --node) free_.push_back(static_cast<Node>(node));
 }
 
+int64_t PrefixTree::BytesOf(int64_t capacity, int32_t block_ids, size_t groups) {
+  const size_t of_node = sizeof(Entry) + sizeof(Node) + sizeof(int32_t) * static_cast<size_t>(block_ids) +
+                         sizeof(PageId) * groups;
+  const auto buckets = std::bit_ceil(static_cast<size_t>(capacity) + 1) * sizeof(Node);
+  return capacity * static_cast<int64_t>(of_node) + static_cast<int64_t>(buckets);
+}
+
 PrefixTree::Node PrefixTree::Find(Node above, const PrefixHash& hash, std::span<const int32_t> ids) const {
   const Node node = FindHash(hash);
   return node != kNone && Matches(node, above, ids) ? node : kNone;
@@ -57,7 +64,11 @@ PrefixTree::Node PrefixTree::FindOrInsert(Node above, const PrefixHash& hash, st
   bucket = node;
   std::copy(ids.begin(), ids.end(),
             ids_.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(node) * block_ids_));
-  if (above != kRoot) ++nodes_[static_cast<size_t>(above)].uses;
+  AddEnd(node, true);
+  if (above == kRoot) return node;
+  TM_CHECK(entry(above).holds > 0, "a block is put below one that nobody holds");
+  ++entry(above).uses;
+  ++entry(above).below;
   return node;
 }
 
@@ -73,12 +84,23 @@ void PrefixTree::ClearPage(Node node, size_t group) {
   Unuse(node);
 }
 
+// A node that becomes held holds the one above it.
 void PrefixTree::Pin(Node node) {
-  if (node != kRoot) ++nodes_[static_cast<size_t>(node)].uses;
+  if (node == kRoot) return;
+  ++entry(node).uses;
+  for (; node != kRoot; node = entry(node).above) {
+    if (entry(node).holds++ > 0) return;
+    if (entry(node).below == 0) RemoveEnd(node);
+  }
 }
 
 void PrefixTree::Unpin(Node node) {
-  if (node != kRoot) Unuse(node);
+  if (node == kRoot) return;
+  for (Node at = node; at != kRoot; at = entry(at).above) {
+    if (--entry(at).holds > 0) break;
+    if (entry(at).below == 0) AddEnd(at, true);
+  }
+  Unuse(node);
 }
 
 PrefixTree::Node PrefixTree::FindHash(const PrefixHash& hash) const {
@@ -98,14 +120,31 @@ PrefixHash PrefixTree::HashBelow(Node above, std::span<const int32_t> ids) const
   return hash_(above == kRoot ? PrefixHash{} : nodes_[static_cast<size_t>(above)].hash, ids);
 }
 
-// The last use of a node ends it, which may be the last use of the one above it.
+// The last use of a node ends it, which may be the last use of the one above it. That one is the end of a
+// text then, which was let go before those that are listed already.
 void PrefixTree::Unuse(Node node) {
-  while (node != kRoot && --nodes_[static_cast<size_t>(node)].uses == 0) {
-    const Node above = nodes_[static_cast<size_t>(node)].above;
+  while (node != kRoot && --entry(node).uses == 0) {
+    const Node above = entry(node).above;
+    RemoveEnd(node);
     Unlink(node);
     free_.push_back(node);
+    if (above != kRoot && --entry(above).below == 0 && entry(above).holds == 0) AddEnd(above, false);
     node = above;
   }
+}
+
+void PrefixTree::AddEnd(Node node, bool is_newest) {
+  Entry& added = entry(node);
+  added.older = is_newest ? newest_end_ : kNone;
+  added.newer = is_newest ? kNone : oldest_end_;
+  (added.older == kNone ? oldest_end_ : entry(added.older).newer) = node;
+  (added.newer == kNone ? newest_end_ : entry(added.newer).older) = node;
+}
+
+void PrefixTree::RemoveEnd(Node node) {
+  const Entry& removed = entry(node);
+  (removed.older == kNone ? oldest_end_ : entry(removed.older).newer) = removed.newer;
+  (removed.newer == kNone ? newest_end_ : entry(removed.newer).older) = removed.older;
 }
 
 void PrefixTree::Unlink(Node node) {

@@ -9,8 +9,12 @@
 // found has exactly these tokens, all the way up. Of two nodes with one hash the second is not taken in, so
 // a collision costs a miss and nothing else.
 //
+// A node is *held* where it, or one below it, is pinned. Ends of texts that nobody holds are in a list, the
+// one let go first in front: where there is no room for a name, those go (OldestEnd), and never a name that
+// leads to one that somebody holds, which would free nothing.
+//
 // Always: a node has a page, a node below it or a pin, else it is gone; there are at most `capacity` nodes.
-// No memory is taken after construction.
+// No memory is taken after construction (BytesOf).
 #pragma once
 
 #include <cstddef>
@@ -41,7 +45,12 @@ class PrefixTree {
 
   PrefixTree(int64_t capacity, int32_t block_ids, size_t groups, PrefixHashFunction hash);
 
+  // Host memory of so many nodes.
+  static int64_t BytesOf(int64_t capacity, int32_t block_ids, size_t groups);
+
   bool full() const { return free_.empty(); }
+  // The node without others below it that nobody has held for longest; kNone: all are held.
+  Node OldestEnd() const { return oldest_end_; }
   int64_t capacity() const { return static_cast<int64_t>(nodes_.size()); }
   int64_t nodes() const { return static_cast<int64_t>(nodes_.size() - free_.size()); }
 
@@ -52,7 +61,8 @@ class PrefixTree {
   // `hash`: that of the block, as HashBelow says it.
   Node Find(Node above, const PrefixHash& hash, std::span<const int32_t> ids) const;
   // The same, taken in where it is not known; kNone where its hash is another one's. A new node is pinned by
-  // nobody and has no page yet: the caller gives it one of both at once. REQUIRES: not full().
+  // nobody and has no page yet: the caller gives it one of both at once. REQUIRES: not full(), and `above` is
+  // pinned.
   Node FindOrInsert(Node above, const PrefixHash& hash, std::span<const int32_t> ids);
   PrefixHash HashBelow(Node above, std::span<const int32_t> ids) const;
 
@@ -71,15 +81,22 @@ class PrefixTree {
     PrefixHash hash;
     Node above = kNone;
     Node next_in_bucket = kNone;
-    int32_t uses = 0;  // pages, nodes below, pins
+    int32_t uses = 0;    // pages, nodes below, pins
+    int32_t below = 0;   // nodes
+    int32_t holds = 0;   // pins, and nodes below that are held
+    Node older = kNone;  // among ends that nobody holds
+    Node newer = kNone;
   };
 
   Node FindHash(const PrefixHash& hash) const;
   bool Matches(Node node, Node above, std::span<const int32_t> ids) const;
   size_t IndexOf(Node node, size_t group) const { return static_cast<size_t>(node) * groups_ + group; }
   Node& BucketOf(const PrefixHash& hash) { return buckets_[hash.low & (buckets_.size() - 1)]; }
+  Entry& entry(Node node) { return nodes_[static_cast<size_t>(node)]; }
   void Unuse(Node node);
   void Unlink(Node node);
+  void AddEnd(Node node, bool is_newest);
+  void RemoveEnd(Node node);
 
   const size_t block_ids_;
   const size_t groups_;
@@ -89,6 +106,8 @@ class PrefixTree {
   std::vector<PageId> pages_;  // [capacity, groups]
   std::vector<Node> buckets_;  // a power of two
   std::vector<Node> free_;
+  Node oldest_end_ = kNone;
+  Node newest_end_ = kNone;
 };
 
 }  // namespace tramontane

@@ -65,19 +65,6 @@ void KvTier::Remove(Image image) {
   }
 }
 
-bool KvTier::LoseOldest(std::vector<Name>* lost) {
-  for (const Goes goes : {Goes::kInTurn, Goes::kLast}) {
-    for (const Level level : {kDisk, kHost}) {
-      for (Image image = ends(level, goes).oldest; image != kNone; image = entry(image).newer[level]) {
-        if (is_busy(entry(image))) continue;
-        Lose(image, lost);
-        return true;
-      }
-    }
-  }
-  return false;
-}
-
 KvTier::Place KvTier::place(Image image) const {
   const Entry& at = entry(image);
   if (at.job == Job::kRead || (at.arrives && is_moving(at))) return Place::kComing;
@@ -129,14 +116,18 @@ bool KvTier::Read(Image image, std::vector<Name>* lost) {
   return true;
 }
 
+// Those that are busy were used last: where so many of the oldest are, all that is here may be.
+constexpr int32_t kMostLooks = 64;
+
 // A free place, or that of the image used longest ago: where another level has it, it stays there, else it is
 // lost. What goes last makes room for nothing else.
 int32_t KvTier::TakePlace(Level level, Goes goes, std::vector<Name>* lost) {
   std::vector<int32_t>& places = free_places(level);
   for (int32_t order = 0; places.empty() && order <= static_cast<int32_t>(goes); ++order) {
     Image image = ends(level, static_cast<Goes>(order)).oldest;
-    while (image != kNone && is_busy(entry(image))) image = entry(image).newer[level];
-    if (image == kNone) continue;
+    int32_t looks = 0;
+    while (image != kNone && is_busy(entry(image)) && ++looks < kMostLooks) image = entry(image).newer[level];
+    if (image == kNone || is_busy(entry(image))) continue;
     const Entry& oldest = entry(image);
     const bool stays = level == kHost ? oldest.on_disk : oldest.places[kHost] != kNowhere;
     if (stays) {

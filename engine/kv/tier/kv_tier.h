@@ -65,8 +65,6 @@ class KvTier {
   // that are gone for it are appended to `lost`. kNone: there is no room that is not busy.
   Image Add(Name name, Goes goes, std::vector<Name>* lost);
   void Remove(Image image);
-  // The one used longest ago is gone. False: there is none that is not busy.
-  bool LoseOldest(std::vector<Name>* lost);
 
   enum class Place : int32_t {
     kHere,    // on the host: it can be brought in
