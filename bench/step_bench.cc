@@ -2,6 +2,8 @@
 // Plan, building sampling inputs, Apply, Publish. The output thread runs beside it, as in a server.
 //
 //   build/release/bin/step_bench [STEPS]
+//   build/release/bin/step_bench --adversary     the longest step under the worst that requests do
+//   (step_adversary.h)
 //
 // The aim: a median below 50 us with 64 sequences. `traced us` is the median while somebody reads a trace of
 // the steps; while nobody does, a step pays for that with a look at a flag.
@@ -10,11 +12,14 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/instant_runner.h"
+#include "bench/step_adversary.h"
 #include "engine/engine.h"
 
 namespace tramontane {
@@ -22,23 +27,6 @@ namespace {
 
 constexpr int32_t kVocab = 32'000;
 constexpr int64_t kPromptTokens = 64;
-
-// Answers every row with the same token, at once.
-class InstantRunner final : public ModelRunner {
- public:
-  StatusOr<StepTicket> Forward(const StepPlan& plan) override {
-    int64_t results = 0;
-    for (const StepRow& row : plan.rows) results += row.ask.results();
-    result_.tokens.assign(static_cast<size_t>(results),
-                          {.token = {.token = 7, .logprob = -1.0f}, .rank = 1, .top = {}});
-    return StepTicket{plan.step};
-  }
-  Status Sample(StepTicket, const SampleInputs&) override { return {}; }
-  StatusOr<StepResult> Collect(StepTicket) override { return std::move(result_); }
-
- private:
-  StepResult result_;
-};
 
 enum class Sampling { kGreedy, kPenalties };
 
@@ -106,6 +94,7 @@ void PrintRow(int32_t sequences, int64_t steps, Sampling sampling) {
 }  // namespace tramontane
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "--adversary") == 0) return tramontane::RunAdversary();
   const int64_t steps = argc > 1 ? std::max(10L, std::atol(argv[1])) : 4000;
   std::printf("sequences  sampling   median us     p99 us  us per sequence  traced us\n");
   for (const int32_t sequences : {1, 64, 512}) {

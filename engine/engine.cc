@@ -285,8 +285,8 @@ StepOutcome Engine::Impl::Step() {
   }
   StepPlan plan = Plan();
   const bool waits_for_disk = copies && kv_transfers_.waits_for_disk();
-  const bool worked =
-      (copies && !waits_for_disk) || plan.lane != Lane::kIdle || !in_flight_.empty() || !arrived_.empty();
+  const bool worked = (copies && !waits_for_disk) || plan.lane != Lane::kIdle || !in_flight_.empty() ||
+                      !arrived_.empty() || life_.has_more_to_reap();
   if (!worked && (waits_for_disk || life_.waits_for_masks() || scheduler_.awaits_pages())) {
     wake_.Wait(kLookAgainNs);  // who was cancelled, or is out of time
     Publish();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/engine_thread.h"
+#include "engine/kv/kv_store.h"
 #include "engine/run/backend_model_runner.h"
 #include "engine/schedule/prefill_cost.h"
 #include "engine/threads/signal.h"
@@ -189,10 +190,16 @@ StatusOr<EngineHostPlan> PlanEngineHost(const OpenedModel& model, const Backend&
   if (records) sizes.recorded_steps = plan.limits.recorded_steps();
   sizes.max_recording_bytes = plan.limits.max_recording_bytes;
   // A backend whose ops are done when they return is the processor itself: the host's copies are in the same
-  // memory.
+  // memory, and so are the names of live texts.
   const BackendModelRunner::BufferBytes buffers =
       BackendModelRunner::CountBuffers(plan.layout, plan.limits, model.config);
-  sizes.step_buffer_bytes = buffers.device + (backend.info().asynchronous != 0 ? 0 : buffers.host);
+  const int64_t context = plan.limits.context > 0 ? plan.limits.context : model.config.context;
+  const int64_t names =
+      plan.limits.prefix_cache
+          ? KvStore::NameBytes(plan.layout,
+                               KvStore::LiveBlocks(plan.layout, plan.limits.max_sequences, context))
+          : 0;
+  sizes.step_buffer_bytes = buffers.device + (backend.info().asynchronous != 0 ? 0 : buffers.host + names);
   TM_ASSIGN_OR_RETURN(plan.memory, PlanMemory(model, backend, sizes, options.memory_bytes));
 
   if (plan.memory.unrecorded_steps > 0) {  // a shorter list may have fewer than fit

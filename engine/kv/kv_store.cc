@@ -40,6 +40,13 @@ int64_t KvStore::LiveBlocks(const KvLayout& layout, int64_t texts, int64_t token
   return std::min(texts * PagesFor(tokens, layout.format.page_size), kMostLiveBlocks);
 }
 
+int64_t KvStore::NameBytes(const KvLayout& layout, int64_t blocks) {
+  const size_t groups = layout.groups.size();
+  if (blocks == 0) return 0;
+  return PrefixTree::BytesOf(blocks, layout.format.page_size, groups) +
+         blocks * static_cast<int64_t>(sizeof(int32_t) * groups);
+}
+
 KvStore::KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_cache,
                  PrefixHashFunction hash, KvTier* tier, int64_t live_blocks)
     : layout_(layout),

@@ -105,6 +105,8 @@ class KvStore {
   // so that long texts hold few pages, all blocks of `texts` texts of `tokens` tokens, at most 2^20; else
   // none.
   static int64_t LiveBlocks(const KvLayout& layout, int64_t texts, int64_t tokens);
+  // Host memory of so many names, without a tier.
+  static int64_t NameBytes(const KvLayout& layout, int64_t blocks);
 
   const KvLayout& layout() const { return layout_; }
   int32_t page_size() const { return layout_.format.page_size; }

@@ -53,6 +53,15 @@ bool AllowsAny(std::span<const uint32_t> mask, std::span<const LogitAdjust> adju
   return allowed > 0;
 }
 
+// Pages that texts let go of when they end, in one step; more only by the last of them.
+constexpr int64_t kMostPagesAStep = 8192;
+
+int64_t PagesOf(const Lease& lease) {
+  int64_t pages = 0;
+  for (const PageTable& table : lease.tables) pages += std::ssize(table.pages) + std::ssize(table.sinks);
+  return pages;
+}
+
 Status NotFinite() { return Internal("the model's logits are not finite"); }
 
 uint64_t TrulyRandom() {
@@ -139,9 +148,20 @@ void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
 void RequestLife::Reap() {
   masks_.ResumeWhatIsReady();
   ReapWaiting();
-  for (const auto& live : planned_) ReapRequest(*live);
+  ReapPlanned();
   const size_t released = std::erase_if(planned_, [](const auto& live) { return Release(*live); });
   if (released > 0 && alive() == 0) CheckPages();
+}
+
+// Those behind wait for the next step where the texts that end have many pages.
+void RequestLife::ReapPlanned() {
+  const int64_t most_pages = ended_pages_ + kMostPagesAStep;
+  has_more_planned_ = false;
+  for (const auto& live : planned_) {
+    has_more_planned_ = ended_pages_ >= most_pages;
+    if (has_more_planned_) return;
+    ReapRequest(*live);
+  }
 }
 
 // A request that waits ends by what comes from outside alone: it is cancelled, it runs out of time, or the
@@ -366,6 +386,7 @@ void RequestLife::EndRequest(LiveRequest& live, const ChoiceEnd& end) {
 void RequestLife::EndChoice(Sequence& choice, ChoiceEnd end, std::optional<TokenInfo> last_token) {
   LiveRequest& live = *choice.live;
   choice.ended = true;
+  ended_pages_ += PagesOf(choice.lease);
   choice.timings.finished_ns = now_ns_;
   counters_.discarded_tokens[static_cast<size_t>(choice.request->context_policy->type)] += Discarded(choice);
   if (end.status.code() == StatusCode::kInternal) scheduler_.Forget(&choice);  // a fault of what it computed

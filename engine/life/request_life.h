@@ -44,6 +44,8 @@ class RequestLife {
   size_t alive() const { return planned_.size() + waiting_.size(); }
   std::vector<const Sequence*> Sequences() const;  // that have been in a plan
   bool waits_for_masks() const { return masks_.any_held(); }
+  // Reap left some for the next step.
+  bool has_more_to_reap() const { return waiting_.has_due() || has_more_planned_; }
 
   // A plan was made. The first one that a request is in takes it out of what waits.
   void NotePlan(const StepPlan& plan, bool preempted);
@@ -55,6 +57,7 @@ class RequestLife {
   void DiscardWhatIsDue(const StepPlan& plan);
 
  private:
+  void ReapPlanned();
   void ReapWaiting();
   void ReapRequest(LiveRequest& live);
   // Lets go of its choices, if none of them can be in a step any more; else false.
@@ -85,6 +88,8 @@ class RequestLife {
   WaitingRequests waiting_;                            // what has not been in a plan yet
   std::vector<std::shared_ptr<LiveRequest>> planned_;  // the others, by their first plan
   std::mt19937_64 seeds_;                              // of requests that bring none
+  bool has_more_planned_ = false;
+  int64_t ended_pages_ = 0;  // that choices had when they ended, since the start
   int64_t arrivals_ = 0;
   int64_t now_ns_ = 0;                 // of this step
   StepOutput* step_output_ = nullptr;  // of this step

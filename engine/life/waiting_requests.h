@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <unordered_map>
@@ -27,10 +28,13 @@ class WaitingRequests {
   // REQUIRES: it is here.
   std::shared_ptr<LiveRequest> Take(const LiveRequest& request);
 
-  // Calls end(request) for each that was cancelled or is out of time, and lets go of it. Cancelled before it
-  // was added counts, too.
+  // Calls end(request) for those that were cancelled or are out of time, kMostEnds at most, and lets go of
+  // them. Cancelled before it was added counts, too.
+  static constexpr int64_t kMostEnds = 256;
   template <typename End>
   void EndDue(int64_t now_ns, const End& end);
+  // There are more than EndDue has ended.
+  bool has_due() const { return has_due_; }
   // The same for all, oldest first.
   template <typename End>
   void EndAll(const End& end);
@@ -59,6 +63,8 @@ class WaitingRequests {
   // A heap, the earliest in front; at most about twice as many as requests, since those that have left stay
   // in it until their time or until it is swept.
   std::vector<Deadline> deadlines_;
+  std::deque<const TokenStream*> due_;  // cancelled, and not looked at yet
+  bool has_due_ = false;
   int64_t visits_ = 0;
 };
 
@@ -66,15 +72,18 @@ template <typename End>
 void WaitingRequests::EndDue(int64_t now_ns, const End& end) {
   // A stream is a name here and no more: one that is not known has left, or is yet to come (Add), and another
   // one may have got its name since.
-  for (const TokenStream* stream : cancelled_.TakeAll()) {
-    const auto known = arrivals_.find(stream);
+  for (const TokenStream* stream : cancelled_.TakeAll()) due_.push_back(stream);
+  const int64_t most_visits = visits_ + kMostEnds;
+  for (; !due_.empty() && visits_ < most_visits; due_.pop_front()) {
+    const auto known = arrivals_.find(due_.front());
     if (known == arrivals_.end() || !known->first->cancelled()) continue;
     EndOne(requests_.find(known->second), end);
   }
-  while (!deadlines_.empty() && deadlines_.front().end_ns <= now_ns) {
+  while (!deadlines_.empty() && deadlines_.front().end_ns <= now_ns && visits_ < most_visits) {
     const auto at = requests_.find(PopDeadline());
     if (at != requests_.end()) EndOne(at, end);
   }
+  has_due_ = visits_ == most_visits;
 }
 
 template <typename End>

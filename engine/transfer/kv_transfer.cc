@@ -15,7 +15,8 @@ PrefixQuery QueryOf(const CachedText& text, const TextPath& path) {
 }
 
 int64_t PagesOfStep(const KvStore& store) {
-  return std::max<int64_t>(1, KvTransfers::kBytesAStep / store.layout().page_bytes());
+  return std::clamp<int64_t>(KvTransfers::kBytesAStep / store.layout().page_bytes(), 1,
+                             KvTransfers::kPagesAStep);
 }
 
 KvPages::Image NewImage(const KvStore& store) {

@@ -1,0 +1,33 @@
+// InstantRunner: a model that answers every row with the same token, and copies pages, at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "engine/run/model_runner.h"
+
+namespace tramontane {
+
+class InstantRunner final : public ModelRunner {
+ public:
+  Status MovePages(std::span<const PageMove>) override { return {}; }
+  bool copies_pages() const override { return true; }
+  Status ReadPages(std::span<const PageImage>) override { return {}; }
+  Status WritePages(std::span<const PageImage>) override { return {}; }
+  StatusOr<StepTicket> Forward(const StepPlan& plan) override {
+    int64_t results = 0;
+    for (const StepRow& row : plan.rows) results += row.ask.results();
+    result_.tokens.assign(static_cast<size_t>(results),
+                          {.token = {.token = 7, .logprob = -1.0f}, .rank = 1, .top = {}});
+    return StepTicket{plan.step};
+  }
+  Status Sample(StepTicket, const SampleInputs&) override { return {}; }
+  StatusOr<StepResult> Collect(StepTicket) override { return std::move(result_); }
+
+ private:
+  StepResult result_;
+};
+
+}  // namespace tramontane
