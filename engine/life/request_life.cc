@@ -56,7 +56,7 @@ bool AllowsAny(std::span<const uint32_t> mask, std::span<const LogitAdjust> adju
 // Pages that texts let go of when they end, in one step; more only by the last of them.
 constexpr int64_t kMostPagesAStep = 8192;
 
-int64_t PagesOf(const Lease& lease) {
+int64_t PagesHeldBy(const Lease& lease) {
   int64_t pages = 0;
   for (const PageTable& table : lease.tables) pages += std::ssize(table.pages) + std::ssize(table.sinks);
   return pages;
@@ -386,7 +386,7 @@ void RequestLife::EndRequest(LiveRequest& live, const ChoiceEnd& end) {
 void RequestLife::EndChoice(Sequence& choice, ChoiceEnd end, std::optional<TokenInfo> last_token) {
   LiveRequest& live = *choice.live;
   choice.ended = true;
-  ended_pages_ += PagesOf(choice.lease);
+  ended_pages_ += PagesHeldBy(choice.lease);
   choice.timings.finished_ns = now_ns_;
   counters_.discarded_tokens[static_cast<size_t>(choice.request->context_policy->type)] += Discarded(choice);
   if (end.status.code() == StatusCode::kInternal) scheduler_.Forget(&choice);  // a fault of what it computed
