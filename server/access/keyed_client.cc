@@ -23,6 +23,14 @@ std::string ModelOf(const Message& request) {
   return field == nullptr ? "" : request.GetReflection()->GetString(request, field);
 }
 
+// Servers behind know nothing of the key: its salt goes with the request's own.
+void AddKeySalt(const Caller& caller, Message* request) {
+  const auto* field = request->GetDescriptor()->FindFieldByName("cache_salt");
+  if (caller.key_salt.empty() || field == nullptr) return;
+  const auto* reflection = request->GetReflection();
+  reflection->SetString(request, field, PageSalt(caller, reflection->GetString(*request, field)));
+}
+
 class KeyedCall final : public InferenceCall {
  public:
   KeyedCall(std::shared_ptr<InferenceCall> inner, std::shared_ptr<KeyConcurrency> requests,
@@ -50,6 +58,7 @@ std::shared_ptr<InferenceCall> KeyedClient::Generate(const Caller& caller, v1::G
   *refusal = CheckMayUse(caller.key.get(), request.model());
   if (refusal->ok()) *refusal = requests_->Begin(counted.get());
   if (!refusal->ok()) return nullptr;
+  AddKeySalt(caller, &request);
   auto call = inner_.Generate(caller, std::move(request), options, std::move(on_ready), refusal);
   if (call == nullptr) {
     requests_->End(counted.get());
@@ -67,6 +76,12 @@ void KeyedClient::AskUnary(const Caller& caller, std::shared_ptr<const Message> 
   if (has_model && !is_list) {
     if (const RpcError error = CheckMayUse(key, ModelOf(*request)); !error.ok())
       return done(error, *response);
+  }
+  if (!caller.key_salt.empty()) {
+    std::shared_ptr<Message> salted(request->New());
+    salted->CopyFrom(*request);
+    AddKeySalt(caller, salted.get());
+    request = std::move(salted);
   }
   if (!is_list || key == nullptr || key->models.empty()) {
     return inner_.AskUnary(caller, std::move(request), std::move(response), std::move(done));

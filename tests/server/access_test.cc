@@ -181,6 +181,23 @@ TEST(KeyedCalls, LaterOnesOfARequestArePartOfItAndThoseOfTheNextWait) {
   EXPECT_NE(generate(false), nullptr);
 }
 
+TEST(KeyedCalls, TheSaltOfAKeyGoesWithTheRequestsOwn) {
+  FakeInferenceClient inner;
+  KeyedClient keyed(inner);
+  Caller caller;
+  RpcError refusal;
+  const auto salt_sent = [&](const std::string& own) {
+    v1::GenerateRequest request;
+    request.set_cache_salt(own);
+    keyed.Generate(caller, request, {}, [] {}, &refusal);
+    return inner.calls().back()->request().cache_salt();
+  };
+  EXPECT_EQ(salt_sent("own"), "own");
+  caller.key_salt = "key alice";
+  EXPECT_EQ(salt_sent("own"), PageSalt(caller, "own"));
+  EXPECT_NE(salt_sent(""), "") << "nobody else's pages";
+}
+
 // ---- who asks -----------------------------------------------------------------------------------
 
 TEST_F(Keys, ACallerIsItsKey) {
