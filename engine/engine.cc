@@ -105,6 +105,7 @@ class Engine::Impl {
   Published<EngineLoad> load_;
   const std::shared_ptr<StepTrace> step_trace_ = std::make_shared<StepTrace>();
   const std::shared_ptr<CancelledStreams> cancels_ = std::make_shared<CancelledStreams>();
+  const std::shared_ptr<UnreadBytes> unread_bytes_ = std::make_shared<UnreadBytes>(0);
   OutputProcessor output_;
 
   // ---- engine thread ----------------------------------------------------------------------------
@@ -128,8 +129,7 @@ Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRu
       tokenizer_(tokenizer),
       clock_(clock),
       inbox_(limits.max_queued_requests, limits.max_queued_bytes),
-      output_(limits.output_queue_steps, limits.unread_tokens(), wake_,
-              [this] { unfinished_.fetch_sub(1, std::memory_order_release); }),
+      output_(limits, wake_, [this] { unfinished_.fetch_sub(1, std::memory_order_release); }),
       tier_(std::move(tier)),
       scheduler_(limits, model.kv_layout, model.costs, tier_.get()),
       life_(limits_, model_, scheduler_, inbox_, wake_, *cancels_, counters_) {
@@ -168,7 +168,7 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
     }
   }
   if (request.received_ns == 0) request.received_ns = clock_.NowNs();
-  auto stream = std::make_shared<TokenStream>(request.id, std::move(on_ready), cancels_);
+  auto stream = std::make_shared<TokenStream>(request.id, std::move(on_ready), cancels_, unread_bytes_);
   auto live = std::make_shared<LiveRequest>(std::move(request), stream, tokenizer_, model_.eos_ids);
   if (!live->request.candidates.empty()) {
     live->tree = CandidateTree::Of(live->request.prompt, live->request.candidates, limits_.page_size);

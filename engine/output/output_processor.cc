@@ -4,13 +4,19 @@
 #include <utility>
 
 namespace tramontane {
+namespace {
 
-OutputProcessor::OutputProcessor(int32_t queue_steps, int64_t unread_tokens, Signal& engine_wake,
+constexpr int64_t kBehindBytes = 64 << 10;  // a reader that does not take these is behind
+
+}  // namespace
+
+OutputProcessor::OutputProcessor(const EngineLimits& limits, Signal& engine_wake,
                                  std::function<void()> on_done)
-    : unread_tokens_(unread_tokens),
+    : most_unread_tokens_(limits.unread_tokens()),
+      most_unread_bytes_(limits.max_unread_bytes),
       engine_wake_(engine_wake),
       on_done_(std::move(on_done)),
-      ring_(static_cast<size_t>(queue_steps)),
+      ring_(static_cast<size_t>(limits.output_queue_steps)),
       thread_([this] { Run(); }) {}
 
 OutputProcessor::~OutputProcessor() {
@@ -70,18 +76,27 @@ const std::string* OutputProcessor::DeliverToken(ChoiceOutput& output, ChoiceTex
   delta.marks = std::move(gain.marks);
   if (request.output.logprobs >= 0) delta.logprobs.push_back(*std::move(output.token));
   delta.completion_tokens = text.tokens();
-  const int64_t unread = output.request->stream->PutDelta(std::move(delta), output.timings, output.usage);
-  if (unread > unread_tokens_) GiveUp(*output.request, output.choice);
+  RequestOutput& live = *output.request;
+  const Unread unread = live.stream->PutDelta(std::move(delta), output.timings, output.usage);
+  std::string fault = live.outcome.ok() ? UnreadFault(unread, output.choice) : "";
+  if (!fault.empty()) {
+    live.outcome = ResourceExhausted(std::move(fault));
+    live.stream->Cancel();  // the engine ends what is cancelled within a step
+  }
   return stop;
 }
 
-// Once: the engine ends what is cancelled within a step.
-void OutputProcessor::GiveUp(RequestOutput& request, int32_t choice) const {
-  if (!request.outcome.ok()) return;
-  request.outcome = ResourceExhausted("the reader of choice " + std::to_string(choice) + " is more than " +
-                                      std::to_string(unread_tokens_) +
-                                      " tokens behind, which is the limit (max_unread_tokens)");
-  request.stream->Cancel();
+std::string OutputProcessor::UnreadFault(const Unread& unread, int32_t choice) const {
+  const bool is_too_far = unread.tokens > most_unread_tokens_;
+  const bool is_behind = unread.bytes_of_all > most_unread_bytes_ && unread.bytes >= kBehindBytes;
+  if (!is_too_far && !is_behind) return "";
+  const std::string reader = "the reader of choice " + std::to_string(choice) + " is ";
+  if (is_too_far) {
+    return reader + "more than " + std::to_string(most_unread_tokens_) +
+           " tokens behind, which is the limit (max_unread_tokens)";
+  }
+  return reader + std::to_string(unread.bytes) + " bytes behind, and all readers together more than " +
+         std::to_string(most_unread_bytes_) + ", which is the limit";
 }
 
 void OutputProcessor::FinishChoice(const ChoiceOutput& output, ChoiceText& text, const std::string* stop) {

@@ -20,6 +20,7 @@
 
 #include "engine/output/output_metrics.h"
 #include "engine/output/request_output.h"
+#include "engine/request/limits.h"
 #include "engine/request/request.h"
 #include "engine/threads/signal.h"
 #include "engine/threads/spsc_ring.h"
@@ -48,10 +49,8 @@ using StepOutput = std::vector<ChoiceOutput>;
 
 class OutputProcessor {
  public:
-  // `unread_tokens`: EngineLimits::unread_tokens. `on_done` is called on the output thread just before a
-  // request's stream is done.
-  OutputProcessor(int32_t queue_steps, int64_t unread_tokens, Signal& engine_wake,
-                  std::function<void()> on_done);
+  // `on_done` is called on the output thread just before a request's stream is done.
+  OutputProcessor(const EngineLimits& limits, Signal& engine_wake, std::function<void()> on_done);
   ~OutputProcessor();  // after everything pushed is delivered
 
   // The empty output of the next step, to be filled; null when the queue is full.
@@ -68,10 +67,11 @@ class OutputProcessor {
   void FinishChoice(const ChoiceOutput& output, ChoiceText& text, const std::string* stop);
   // A choice that ends without a token still shows what was held back.
   void FlushHeldText(const ChoiceOutput& output, ChoiceText& text);
-  // Its reader is too far behind.
-  void GiveUp(RequestOutput& request, int32_t choice) const;
+  // What is wrong where its reader is too far behind, alone or together with others; "": it is not.
+  std::string UnreadFault(const Unread& unread, int32_t choice) const;
 
-  const int64_t unread_tokens_;
+  const int64_t most_unread_tokens_;
+  const int64_t most_unread_bytes_;
   Signal& engine_wake_;
   const std::function<void()> on_done_;
   OutputMetrics metrics_;

@@ -24,11 +24,29 @@ int64_t Join(StreamDelta delta, std::vector<StreamDelta>* deltas) {
   return std::ssize(at->token_ids);
 }
 
+// As lists take it that grow by doubling.
+int64_t DeltaBytes(const StreamDelta& delta) {
+  constexpr int64_t kGrowing = 2;
+  const int64_t scores = std::ssize(delta.logprobs) * static_cast<int64_t>(sizeof(TokenInfo));
+  const int64_t marks = std::ssize(delta.marks) * static_cast<int64_t>(sizeof(TextMark));
+  int64_t bytes = kGrowing * (std::ssize(delta.token_ids) * static_cast<int64_t>(sizeof(int32_t)) +
+                              std::ssize(delta.text) + scores + marks);
+  for (const TokenInfo& info : delta.logprobs) {
+    bytes += std::ssize(info.top) * static_cast<int64_t>(sizeof(TokenLogprob));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 TokenStream::TokenStream(std::string request_id, std::function<void()> on_ready,
-                         std::shared_ptr<CancelledStreams> cancels)
-    : request_id_(std::move(request_id)), on_ready_(std::move(on_ready)), cancels_(std::move(cancels)) {}
+                         std::shared_ptr<CancelledStreams> cancels, std::shared_ptr<UnreadBytes> unread)
+    : request_id_(std::move(request_id)),
+      on_ready_(std::move(on_ready)),
+      cancels_(std::move(cancels)),
+      unread_(unread != nullptr ? std::move(unread) : std::make_shared<UnreadBytes>(0)) {}
+
+TokenStream::~TokenStream() { *unread_ -= pending_bytes_; }
 
 void TokenStream::Cancel() {
   const bool was_cancelled = cancelled_.exchange(true, std::memory_order_acq_rel);
@@ -37,6 +55,7 @@ void TokenStream::Cancel() {
 
 StreamUpdate TokenStream::Take() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  *unread_ -= std::exchange(pending_bytes_, 0);
   return std::exchange(pending_, StreamUpdate{});
 }
 
@@ -44,14 +63,18 @@ void TokenStream::PutStarted(StreamStarted started) {
   Put([&](StreamUpdate& pending) { pending.started = std::move(started); });
 }
 
-int64_t TokenStream::PutDelta(StreamDelta delta, const Timings& timings, const Usage& usage) {
+Unread TokenStream::PutDelta(StreamDelta delta, const Timings& timings, const Usage& usage) {
   const bool first_ids = !delta.token_ids.empty() && !std::exchange(had_ids_, true);
   const bool first_text = !delta.text.empty() && !std::exchange(had_text_, true);
-  int64_t unread = 0;
+  const int64_t bytes = DeltaBytes(delta);
+  Unread unread;
   Put([&](StreamUpdate& pending) {
     if (first_ids) pending.first_ids = {timings, usage};
     if (first_text) pending.first_text = {timings, usage};
-    unread = Join(std::move(delta), &pending.deltas);
+    pending_bytes_ += bytes;
+    unread = {.tokens = Join(std::move(delta), &pending.deltas),
+              .bytes = pending_bytes_,
+              .bytes_of_all = *unread_ += bytes};
   });
   return unread;
 }

@@ -99,13 +99,25 @@ class TokenStream;
 // Streams that were cancelled, each once, for the engine thread to take: it never looks through all it has.
 using CancelledStreams = MpscStack<const TokenStream*>;
 
+// What readers have yet to take.
+struct Unread {
+  int64_t tokens = 0;        // of the choice
+  int64_t bytes = 0;         // of the stream's deltas, as they lie in memory
+  int64_t bytes_of_all = 0;  // of all streams that count together
+};
+using UnreadBytes = std::atomic<int64_t>;
+
 class TokenStream {
  public:
   // `on_ready` is called on the output thread each time the stream goes from empty to not empty; it must not
-  // block. May be null for readers that poll. `cancels` is told of this stream when it is cancelled; may be
-  // null.
+  // block. May be null for readers that poll. `cancels` is told of this stream when it is cancelled, and
+  // `unread` counts what of it waits; both may be null.
   TokenStream(std::string request_id, std::function<void()> on_ready,
-              std::shared_ptr<CancelledStreams> cancels = nullptr);
+              std::shared_ptr<CancelledStreams> cancels = nullptr,
+              std::shared_ptr<UnreadBytes> unread = nullptr);
+  ~TokenStream();
+  TokenStream(const TokenStream&) = delete;
+  TokenStream& operator=(const TokenStream&) = delete;
 
   const std::string& request_id() const { return request_id_; }
 
@@ -123,9 +135,9 @@ class TokenStream {
   // ---- output thread ----------------------------------------------------------------------------
 
   void PutStarted(StreamStarted started);
-  // `timings` and `usage`: of the choice, as of the step that gave the last of the delta. How many tokens of
-  // the choice now wait for the reader.
-  int64_t PutDelta(StreamDelta delta, const Timings& timings = {}, const Usage& usage = {});
+  // `timings` and `usage`: of the choice, as of the step that gave the last of the delta. What now waits for
+  // the reader.
+  Unread PutDelta(StreamDelta delta, const Timings& timings = {}, const Usage& usage = {});
   void PutFinished(StreamFinished finished);
   void PutDone(Status status);
 
@@ -136,11 +148,13 @@ class TokenStream {
   const std::string request_id_;
   const std::function<void()> on_ready_;
   const std::shared_ptr<CancelledStreams> cancels_;
+  const std::shared_ptr<UnreadBytes> unread_;
   std::atomic<bool> cancelled_{false};
   bool had_ids_ = false;   // output thread
   bool had_text_ = false;  // output thread
-  std::mutex mutex_;       // guards pending_; taken by the output thread and the reader only
+  std::mutex mutex_;       // guards the rest; taken by the output thread and the reader only
   StreamUpdate pending_;
+  int64_t pending_bytes_ = 0;  // of its deltas
 };
 
 }  // namespace tramontane

@@ -80,6 +80,8 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
       {"output_queue_steps", limits.output_queue_steps, 1, 1 << 16, "the engine waits for the output thread"},
       {"max_unread_tokens", limits.unread_tokens(), 1, int64_t{1} << 40,
        "a request whose reader is further behind, with any of its choices, ends: RESOURCE_EXHAUSTED"},
+      {"max_unread_bytes", limits.max_unread_bytes, 1, int64_t{1} << 40,
+       "where readers are behind by more together, those of 64 KiB or more end: RESOURCE_EXHAUSTED"},
   };
 }
 

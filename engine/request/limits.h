@@ -82,6 +82,9 @@ struct EngineLimits {
   // Of a choice, that its reader has not taken, or as many as the context has where that is more. One more,
   // which only a text under a context policy can have: its request ends with RESOURCE_EXHAUSTED.
   int64_t max_unread_tokens = 32'768;
+  // Of all choices, that their readers have not taken. Beyond it a request of which kBehindBytes or more wait
+  // ends with its next token, RESOURCE_EXHAUSTED.
+  int64_t max_unread_bytes = int64_t{256} << 20;
 
   // Of one step in either lane.
   int32_t max_tokens() const { return max_step_tokens > max_sequences ? max_step_tokens : max_sequences; }

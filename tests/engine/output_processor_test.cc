@@ -231,13 +231,23 @@ struct Reader {
 // Plays the engine's part for one request of one choice.
 constexpr int64_t kUnreadTokens = 30;
 
+EngineLimits LimitsOf(int32_t queue_steps) {
+  EngineLimits limits;
+  limits.output_queue_steps = queue_steps;
+  limits.max_unread_tokens = kUnreadTokens;
+  return limits;
+}
+
 class Script {
  public:
-  explicit Script(Request request, std::function<void()> on_ready = nullptr) : request_(std::move(request)) {
-    request_.id = "r";
-    if (request_.prompt.empty()) request_.prompt = {kBos};
-    live_ = std::make_shared<RequestOutput>(request_, std::make_shared<TokenStream>("r", std::move(on_ready)),
-                                            &Pieces());
+  // `unread`: counted with other streams; null: alone.
+  explicit Script(Request request, std::function<void()> on_ready = nullptr,
+                  std::shared_ptr<UnreadBytes> unread = nullptr) {
+    request.id = "r";
+    if (request.prompt.empty()) request.prompt = {kBos};
+    request_ = std::make_shared<const Request>(std::move(request));
+    auto stream = std::make_shared<TokenStream>("r", std::move(on_ready), nullptr, std::move(unread));
+    live_ = std::make_shared<RequestOutput>(*request_, std::move(stream), &Pieces());
   }
 
   ChoiceOutput Token(int32_t id, std::optional<ChoiceEnd> end = std::nullopt) {
@@ -260,23 +270,26 @@ class Script {
     return Deliver(std::span<ChoiceOutput>(outputs));
   }
   Reader Deliver(std::span<ChoiceOutput> outputs) {
-    Signal engine_wake;
-    {
-      OutputProcessor processor(64, kUnreadTokens, engine_wake, [] {});
-      for (ChoiceOutput& output : outputs) {
-        processor.Back()->push_back(std::move(output));
-        processor.Push();
-      }
-    }
+    DeliverUnread(outputs, LimitsOf(64));
     Reader reader;
     reader.Take(*live_->stream);
     return reader;
   }
 
+  void DeliverUnread(std::span<ChoiceOutput> outputs, const EngineLimits& limits) {
+    Signal engine_wake;
+    OutputProcessor processor(limits, engine_wake, [] {});
+    for (ChoiceOutput& output : outputs) {
+      while (processor.Back() == nullptr) engine_wake.Wait(Signal::kForever);
+      processor.Back()->push_back(std::move(output));
+      processor.Push();
+    }
+  }
+
   RequestOutput& live() { return *live_; }
 
  private:
-  Request request_;
+  std::shared_ptr<const Request> request_;
   std::shared_ptr<RequestOutput> live_;
   int64_t time_ns_ = 0;
 };
@@ -436,6 +449,49 @@ TEST(OutputProcessor, ARequestWhoseReaderIsTooFarBehindEnds) {
   }
 }
 
+// A token with 1,000 others beside it: some 8 KiB.
+std::vector<ChoiceOutput> LongTokens(Script& script, int64_t count) {
+  std::vector<ChoiceOutput> outputs;
+  for (int64_t i = 0; i < count; ++i) {
+    outputs.push_back(script.Token(kHello));
+    outputs.back().token->top.resize(1000);
+  }
+  return outputs;
+}
+
+TEST(OutputProcessor, WhereReadersAreFarBehindTogetherThoseEndThatAre) {
+  EngineLimits limits = LimitsOf(64);
+  limits.max_unread_bytes = 1 << 20;
+  Request request;
+  request.output.logprobs = 0;
+  const auto unread = std::make_shared<UnreadBytes>(0);
+  std::vector<Script> behind;
+  for (int i = 0; i < 5; ++i) {
+    Script& script = behind.emplace_back(request, nullptr, unread);
+    std::vector<ChoiceOutput> outputs = LongTokens(script, 25);
+    script.DeliverUnread(outputs, limits);
+    EXPECT_FALSE(script.live().stream->cancelled()) << "together they may have a megabyte";
+  }
+  Script quick(request, nullptr, unread);
+  std::vector<ChoiceOutput> quick_outputs = LongTokens(quick, 5);
+  Script slow(request, nullptr, unread);
+  std::vector<ChoiceOutput> slow_outputs = LongTokens(slow, 10);
+  quick.DeliverUnread(quick_outputs, limits);
+  slow.DeliverUnread(slow_outputs, limits);
+  EXPECT_FALSE(quick.live().stream->cancelled()) << "of it less than 64 KiB wait";
+  EXPECT_TRUE(slow.live().stream->cancelled());
+  EXPECT_EQ(slow.live().outcome.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(slow.live().outcome.message().find("all readers together more than 1048576, which is the limit"),
+            std::string::npos);
+  const int64_t before = *unread;
+  behind[0].live().stream->Take();
+  EXPECT_LT(*unread, before - 25 * 8000) << "what is taken does not count any more";
+  behind.clear();
+  slow.live().stream->Take();
+  quick.live().stream->Take();
+  EXPECT_EQ(*unread, 0) << "nor what is gone";
+}
+
 TEST(OutputProcessor, AFullQueueGivesNoSlotUntilTheOutputThreadMovesOn) {
   std::promise<void> stalled, go_on;
   Script script(Request{}, [&] {
@@ -443,7 +499,7 @@ TEST(OutputProcessor, AFullQueueGivesNoSlotUntilTheOutputThreadMovesOn) {
     go_on.get_future().wait();
   });
   Signal engine_wake;
-  OutputProcessor processor(2, kUnreadTokens, engine_wake, [] {});
+  OutputProcessor processor(LimitsOf(2), engine_wake, [] {});
   for (int step = 0; step < 2; ++step) {
     ASSERT_NE(processor.Back(), nullptr);
     processor.Back()->push_back(script.Token(kHello));
