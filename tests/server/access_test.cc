@@ -142,6 +142,26 @@ TEST_F(Keys, AFileWithAFaultChangesNothingAndIsToldOnce) {
   EXPECT_EQ(held->name, "alice") << "a request that has it keeps it";
 }
 
+TEST_F(Keys, WhateverStandsInTheFilesPlaceKeepsNobodyWaitingAndChangesNothing) {
+  const auto ring = Open();
+  const std::vector<std::pair<std::function<void()>, const char*>> others = {
+      {[this] { mkfifo(path_.c_str(), 0600); }, "not JSON"},
+      {[this] { std::filesystem::create_directory(path_); }, "Is a directory"},
+      {[this] { std::filesystem::create_symlink("/dev/zero", path_); }, "the most is"},
+      {[this] { std::filesystem::create_symlink(path_, path_); }, "symbolic links"},
+      {[this] { Write(""), std::filesystem::resize_file(path_, int64_t{10} << 30); },
+       "has 10737418240 bytes or more"},
+  };
+  for (const auto& [put, said] : others) {
+    std::filesystem::remove(path_);
+    put();
+    std::string fault;
+    EXPECT_EQ(ring->LookAgain(&fault), Reloaded::kFailed) << said;
+    EXPECT_THAT(fault, HasSubstr(said));
+    EXPECT_NE(ring->Find(kAliceKey), nullptr) << said;
+  }
+}
+
 TEST_F(Keys, AFileThatOthersCanReadIsWarnedOf) {
   chmod(path_.c_str(), 0600);
   Open();
