@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -16,11 +17,13 @@
 #include "server/access/keyed_client.h"
 #include "server/api/access_log.h"
 #include "server/api/gateway.h"
+#include "server/base/heap_trim.h"
 #include "server/base/host_port.h"
 #include "server/commands/client_key.h"
 #include "server/commands/client_tls_flags.h"
 #include "server/commands/commands.h"
 #include "server/commands/key_settings.h"
+#include "server/commands/memory_bounds.h"
 #include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
@@ -33,7 +36,7 @@ namespace tramontane {
 namespace {
 
 constexpr int64_t kWaitForBackendMs = 5000;
-constexpr int64_t kLookMs = 100;  // at the stop signals meanwhile
+constexpr int64_t kLookMs = 100;  // at the stop signals
 
 struct GatewayArguments {
   std::vector<std::string> backends;
@@ -137,13 +140,14 @@ Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& con
   spdlog::info(
       "limit: messages of a server = {} bytes, {} of texts and lists: a longer one is 502 bad_gateway",
       kMaxShortMessageBytes, kMaxLongMessageBytes);
+  spdlog::info("memory: {}", SumOf(GatewayMemoryBounds(config, std::ssize(arguments.backends))));
   starting.Release();
   const nlohmann::json ready = {{"http", gateway->address()}};
   std::printf("ready %s\n", ready.dump().c_str());
   std::fflush(stdout);
 
-  while (!StopRequested(-1)) {
-  }
+  HeapTrim heap;
+  while (!StopRequested(kLookMs)) heap.Look(std::chrono::steady_clock::now());
   WaitForBalancers(config.drain_delay, [&] { gateway->Leave(); }, [] { return false; });
   spdlog::info("stopping: new requests are refused, what runs may finish within {} s", config.drain_timeout);
   if (!gateway->Drain(static_cast<int64_t>(config.drain_timeout * 1e9))) {

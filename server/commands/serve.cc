@@ -2,6 +2,7 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -12,9 +13,11 @@
 #include <utility>
 
 #include "models/opened_model.h"
+#include "server/base/heap_trim.h"
 #include "server/base/worker_pool.h"
 #include "server/commands/commands.h"
 #include "server/commands/key_settings.h"
+#include "server/commands/memory_bounds.h"
 #include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
@@ -169,6 +172,16 @@ void LogServerLimits(const ServerOptions& options) {
   log_http("http_max_held_body_bytes", limits.max_held_body_bytes, "a request beyond it is refused, 503");
 }
 
+// What clients can make the process hold, beside the plan.
+void LogMemoryBounds(const ServerOptions& options, const LoadedModel& loaded) {
+  const bool has_constraints = loaded.constraints != nullptr;
+  const int64_t constraint_cache = has_constraints ? loaded.constraints->limits().max_cache_bytes : 0;
+  spdlog::info("memory beside the plan: {}",
+               SumOf(ServeMemoryBounds(options, loaded.host->plan().limits, constraint_cache)));
+  spdlog::info("memory of gRPC beyond that: {} at most were measured, where clients do all they can to it",
+               FormatBytes(kGrpcOvershootBytes));
+}
+
 ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& limits, const KeptDoors& doors) {
   ServerOptions options;
   options.grpc_address = config.grpc_address;
@@ -249,6 +262,7 @@ StatusOr<std::unique_ptr<Server>> Load(const ServeConfig& config, LoadedModel* l
     spdlog::info("limit: max_compile_ms = {}: a constraint that takes longer is refused, INVALID_ARGUMENT",
                  config.max_compile_ms);
   }
+  LogMemoryBounds(server_options, *loaded);
   return server;
 }
 
@@ -304,8 +318,10 @@ void PrintReady(const Server& server) {
 // Returns when a signal came (OK) or the engine has lost its device.
 Status WaitForStop(const Engine& engine) {
   constexpr int kLookAtEngineMs = 200;
+  HeapTrim heap;
   while (true) {
     if (StopRequested(kLookAtEngineMs)) return Status::Ok();
+    heap.Look(std::chrono::steady_clock::now());
     TM_RETURN_IF_ERROR(engine.fatal());
   }
 }

@@ -30,6 +30,9 @@
 
 namespace tramontane {
 
+// Calls of an address beyond max_streams: what is refused is told so, and health and Abort need not wait for
+// a stream's end.
+inline constexpr int32_t kSpareCalls = 256;
 inline constexpr int64_t kMaxMessageBytes = int64_t{8} << 20;  // of a request, as over HTTP
 
 class ServedCall;

@@ -24,9 +24,6 @@ constexpr int kSecondMs = 1000;
 constexpr int kMinuteMs = 60 * kSecondMs;
 constexpr int kMaxMetadataBytes = 16 << 10;
 constexpr int kHandshakeMs = 10 * kSecondMs;  // of a new connection, to its first settings
-// Of an address beyond max_streams: what is refused is told so, and health and Abort need not wait for a
-// stream's end.
-constexpr int kSpareStreams = 256;
 
 // A line for each client that begins no TLS is theirs to write: it is no fault of the server's.
 bool IsOfAHandshake(std::string_view message) {
@@ -75,13 +72,13 @@ void BoundMessages(const GrpcDoorOptions& options, grpc::ResourceQuota& quota, g
   builder->SetResourceQuota(quota);
   builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder->SetMaxSendMessageSize(-1);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams + kSpareStreams);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams + kSpareCalls);
   builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
 }
 
 CallTableOptions CallsOptions(const GrpcDoorOptions& options) {
-  return {.max_of_address = options.max_streams + kSpareStreams,
+  return {.max_of_address = options.max_streams + kSpareCalls,
           .read_timeout = options.read_timeout,
           .write_timeout = options.write_timeout};
 }

@@ -13,7 +13,7 @@ struct HttpLimits {
   int64_t max_header_bytes = 32 << 10;  // request line and fields, a chunk's line; more: 431, closed
   int32_t max_header_fields = 100;      // with those behind a chunked body; more: 431, closed
   int64_t max_body_bytes = 8 << 20;  // of one request, also decompressed; more: 413, closed. Parsing may take
-                                     // six times as much
+                                     // kParsedTimes as much
   int64_t max_held_body_bytes = 256 << 20;  // of all requests, parsed or not, until they are calls; more: 503
   int32_t max_handshakes = 512;  // of TLS, at once; one more: the oldest of the address that has most
                                  // is closed
@@ -28,6 +28,8 @@ struct HttpLimits {
   bool operator==(const HttpLimits&) const = default;
 };
 
+inline constexpr int64_t kParsedTimes = 6;
+inline constexpr int64_t kShortHeaderBytes = 8 << 10;  // that a request without a body may have in no budget
 inline constexpr int64_t kDefaultUnreadAnswerBytes = 256 << 20;  // of a server that is given no budget
 inline constexpr int32_t kDefaultIoThreads = 1;                  // sockets, events
 inline constexpr int32_t kDefaultHandlerThreads = 2;             // JSON of requests

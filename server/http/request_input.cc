@@ -4,12 +4,6 @@
 #include <utility>
 
 namespace tramontane {
-namespace {
-
-constexpr int64_t kShortHeaderBytes = 8 << 10;
-
-}  // namespace
-
 RequestInput::State RequestInput::Parse(std::string_view bytes) {
   const bool had_some = !unparsed_.empty();
   if (had_some) unparsed_.append(bytes);

@@ -25,6 +25,11 @@ namespace tramontane {
 // can come in several; and the answer of a call that has one, as long as what it is asked.
 inline constexpr int kMaxShortMessageBytes = 4 << 20;
 inline constexpr int kMaxLongMessageBytes = 64 << 20;
+// Of what is on its way from one server. gRPC looks at a message's length when it has all of it: this is what
+// ends a message that is far longer than it may be.
+inline constexpr size_t kServerMemoryBytes = size_t{128} << 20;
+// Of a call that nobody takes from; then it is not read on.
+inline constexpr size_t kHeldCallBytes = 256 << 10;
 
 struct RemoteClientOptions {
   std::vector<std::string> backends;              // HOST:PORT of gRPC; at least one

@@ -16,7 +16,6 @@
 namespace tramontane {
 namespace {
 
-constexpr size_t kMaxHeldBytes = 256 << 10;
 constexpr char kCorrelationIdKey[] = "x-correlation-id";
 constexpr char kMethod[] = "/tramontane.v1.Inference/Generate";
 
@@ -177,7 +176,7 @@ bool RemoteGeneration::AddEvent(v1::GenerateResponse event) {
     was_empty = held_.empty();
     held_.Add(std::move(event));
     was_empty = was_empty && !held_.empty();  // there is something now
-    read_on = held_.bytes() < kMaxHeldBytes;
+    read_on = held_.bytes() < kHeldCallBytes;
     paused_ = !read_on;
   }
   if (was_empty) on_ready_();

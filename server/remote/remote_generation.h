@@ -1,7 +1,7 @@
 // A Generate of the separate gateway, at one server after the other until one says something. Callbacks as of
 // InferenceClient, on gRPC's threads.
 // Always: what its reader is given has passed EventCheck. Of what the reader has not taken, a call holds one
-// Delta per choice, about kMaxHeldBytes; beyond that it stops reading, and the server joins what is said
+// Delta per choice, about kHeldCallBytes; beyond that it stops reading, and the server joins what is said
 // meanwhile.
 #pragma once
 

@@ -19,10 +19,6 @@ constexpr int kFirstReconnectMs = 200;
 constexpr int kLongestReconnectMs = 2000;
 constexpr int kKeepaliveMs = 30'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
-
-// Of what is on its way from one server. gRPC looks at a message's length when it has all of it: this is what
-// ends a message that is far longer than it may be.
-constexpr size_t kMemoryBytes = size_t{128} << 20;
 // The calls whose answers are as long as what they are asked, or kept.
 constexpr const char* kLongCalls[] = {"Tokenize", "Detokenize", "RenderChat", "ListSessions"};
 
@@ -47,7 +43,7 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, const Clien
   arguments.SetMaxReceiveMessageSize(kMaxLongMessageBytes);
   arguments.SetServiceConfigJSON(ServiceConfig());
   grpc::ResourceQuota memory;
-  memory.Resize(kMemoryBytes);
+  memory.Resize(kServerMemoryBytes);
   arguments.SetResourceQuota(memory);
   // The bounds are of what comes over the wire: what is compressed can be any number of times as long.
   arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);

@@ -227,16 +227,25 @@ TEST(CommandLineTest, AWrongCommandLineEndsWithStatusTwoAndSaysWhatWasMeant) {
 }
 
 TEST(CommandLineTest, SettingsReachTheEngineAndTheServer) {
-  Served served({"--max-prefill-steps", "3", "--max-partial-prefills", "5", "--max-queued-requests", "77",
-                 "--max-queued-work", "78", "--max-streams", "79", "--max-compile-ms", "80", "--lane-policy",
-                 "decode-first", "--decode-gap-ms", "125", "--max-unread-tokens", "70000"});
+  Served served({"--max-prefill-steps",    "3",
+                 "--max-partial-prefills", "5",
+                 "--max-queued-requests",  "77",
+                 "--max-queued-work",      "78",
+                 "--max-streams",          "79",
+                 "--max-compile-ms",       "80",
+                 "--lane-policy",          "decode-first",
+                 "--decode-gap-ms",        "125",
+                 "--max-unread-tokens",    "70000",
+                 "--grpc-max-connections", "0"});
   served.program.Signal(SIGTERM);
   EXPECT_EQ(served.program.Wait(), 0);
   for (const char* limit :
        {"limit: max_prefill_steps = 3:", "limit: max_partial_prefills = 5:",
         "limit: max_queued_requests = 77:", "limit: max_queued_work = 78:", "limit: max_streams = 79:",
         "limit: max_answer_bytes = 268435456:", "limit: lane_policy = decode-first:",
-        "limit: decode_gap_ns = 125000000:", "limit: max_unread_tokens = 70000:"}) {
+        "limit: decode_gap_ns = 125000000:", "limit: max_unread_tokens = 70000:",
+        "limit: max_unread_bytes = 268435456:",
+        "memory beside the plan: no bound, because there is none of grpc_max_connections; the others "}) {
     EXPECT_THAT(served.program.err(), HasSubstr(limit));
   }
   const bool has_constraints = served.program.err().find("structured output: yes") != std::string::npos;

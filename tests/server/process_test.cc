@@ -8,10 +8,13 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +22,7 @@
 #include "tests/server/program.h"
 #include "tests/support/http_test_client.h"
 #include "tests/support/safetensors_writer.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_certificates.h"
 #include "tests/support/tls_test_client.h"
@@ -110,6 +114,111 @@ TEST(Process, ACopyOfTheBinaryAloneServesTheEmbeddedModel) {
   Program generate({"generate", "What is the KV cache?", "--address", served.address, "--temperature", "0"});
   EXPECT_EQ(generate.Wait(), 0) << generate.err();
   EXPECT_THAT(generate.out(), HasSubstr("keys and values"));
+}
+
+// ---- under attack -------------------------------------------------------------------------------
+
+// Of a line of the log, "NAME 1.50 MiB"; -1: there is none.
+int64_t BytesSaid(const std::string& log, const std::string& name) {
+  std::smatch found;
+  const std::regex bytes(name + " ([0-9.]+) ([KMG])iB");
+  if (!std::regex_search(log, found, bytes)) return -1;
+  const std::map<std::string, int> shifts = {{"K", 10}, {"M", 20}, {"G", 30}};
+  return static_cast<int64_t>(std::stod(found[1]) * static_cast<double>(int64_t{1} << shifts.at(found[2])));
+}
+
+int64_t MostResidentBytes(const Program& program) {
+  std::ifstream status("/proc/" + std::to_string(program.pid()) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) << 10;
+  }
+  return -1;
+}
+
+// A call of gRPC that announces a message of 7 MB, and as much of it as a new connection may send.
+std::string HalfAMessage() {
+  const auto frame = [](size_t bytes, uint8_t kind, uint8_t flags, uint8_t stream) {
+    const auto length = [bytes](int shift) { return static_cast<char>(bytes >> shift); };
+    return std::string{length(16), length(8), length(0), static_cast<char>(kind),  static_cast<char>(flags),
+                       0,          0,         0,         static_cast<char>(stream)};
+  };
+  const auto literal = [](const std::string& name, const std::string& value) {
+    return std::string{0, static_cast<char>(name.size())} + name + static_cast<char>(value.size()) + value;
+  };
+  constexpr uint8_t kData = 0, kHeaders = 1, kSettings = 4, kEndHeaders = 4;
+  const std::string header = literal(":method", "POST") + literal(":scheme", "http") +
+                             literal(":path", "/tramontane.v1.Inference/Tokenize") +
+                             literal("te", "trailers") + literal("content-type", "application/grpc");
+  std::string bytes = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(0, kSettings, 0, 0) +
+                      frame(header.size(), kHeaders, kEndHeaders, 1) + header;
+  constexpr size_t kFrameBytes = 16'000;
+  std::string message = {0, 0, 0x70, 0, 0};
+  message.resize(4 * kFrameBytes, 'x');
+  for (size_t at = 0; at < message.size(); at += kFrameBytes) {
+    bytes += frame(kFrameBytes, kData, 0, 1) + message.substr(at, kFrameBytes);
+  }
+  return bytes;
+}
+
+// Clients that read nothing, and keep their ends open.
+class Attackers {
+ public:
+  void Send(const std::string& address, int64_t count, const std::string& bytes) {
+    for (int64_t i = 0; i < count; ++i) {
+      constexpr int32_t kReceiveBytes = 4096;
+      clients_.push_back(std::make_unique<HttpTestClient>(
+          address, HttpTestClient::Options{.receive_buffer_bytes = kReceiveBytes}));
+      clients_.back()->Send(bytes);
+    }
+  }
+
+ private:
+  std::vector<std::unique_ptr<HttpTestClient>> clients_;
+};
+
+TEST(Process, WhatItHoldsUnderAttackIsBelowTheSumOfTheBoundsThatItSaid) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer keeps what is freed: what is held is not shown";
+  Served served({"--http-max-connections", "400", "--http-max-body-bytes", "4MiB", "--http-handler-threads",
+                 "1", "--http-max-held-body-bytes", "16MiB", "--max-unread-answer-bytes", "8MiB",
+                 "--max-answer-bytes", "8MiB", "--grpc-memory", "16MiB", "--grpc-max-connections", "100",
+                 "--max-streams", "16"});
+  ASSERT_TRUE(served.program.HasSaid("memory of gRPC beyond that: "));
+  const std::string log = served.program.err();
+  EXPECT_THAT(log, HasSubstr("memory beside the plan: at most "));
+  const auto sum_of = [&log](const std::vector<std::string>& names) {
+    int64_t sum = 0;
+    for (const std::string& name : names) {
+      const int64_t bytes = BytesSaid(log, name);
+      EXPECT_GT(bytes, 0) << name << " is not in: " << log;
+      sum += bytes;
+    }
+    return sum;
+  };
+  const int64_t of_http = sum_of({"http_max_held_body_bytes", "http_handler_threads", "http_max_connections",
+                                  "max_unread_answer_bytes", "max_answer_bytes"});
+  const int64_t of_grpc =
+      sum_of({"grpc_memory", "grpc_max_connections", "max_streams", "memory of gRPC beyond that:"});
+  const int64_t at_rest = MostResidentBytes(served.program);
+
+  Attackers attackers;
+  const std::string post = HttpPost("/v1/completions", std::string(4'000'000, ' '));
+  attackers.Send(served.http, 60, post.substr(0, post.size() - 1));
+  attackers.Send(served.http, 200,
+                 "GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(8'000, 'x'));
+  nlohmann::json prompts = {{"model", "breeze"}, {"max_tokens", 1}};
+  for (int i = 0; i < 100; ++i) prompts["prompt"].push_back(std::string(30'000, 'a'));
+  attackers.Send(served.http, 10, HttpPost("/v1/completions", prompts.dump()));
+  nlohmann::json words = {{"prompt", std::string(100'000, 'a')}, {"return_token_strs", true}};
+  attackers.Send(served.http, 20, HttpPost("/tokenize", words.dump()));
+  EXPECT_EQ(HealthOf(served), 200);
+  EXPECT_LT(MostResidentBytes(served.program) - at_rest, of_http);
+
+  attackers.Send(served.address, 100, HalfAMessage());
+  EXPECT_EQ(HealthOf(served), 200);
+  const int64_t most = MostResidentBytes(served.program) - at_rest;
+  EXPECT_LT(most, of_http + of_grpc);
+  std::printf("%lld of %lld MB\n", static_cast<long long>(most / 1'000'000),
+              static_cast<long long>((of_http + of_grpc) / 1'000'000));
 }
 
 // ---- ending -------------------------------------------------------------------------------------

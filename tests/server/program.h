@@ -38,6 +38,7 @@ class Program {
   void Signal(int signal);
   // The exit status; -signal when a signal ended it.
   int Wait();
+  pid_t pid() const { return child_; }  // until it has ended
   // Of memory that it had at once, or the test when it started it, if that was more (Linux counts a fork's
   // too); known once it has ended.
   int64_t most_resident_bytes() const { return most_resident_bytes_; }
