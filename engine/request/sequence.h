@@ -56,6 +56,7 @@ struct Sequence {
   int64_t expected_hit = 0;
   bool expects_copy = false;    // that ends within a page, which is another lease's too
   bool awaits_pages = false;    // while it waits: of what the store knew some is on its way from the tier
+  int64_t seen_reads = -1;      // Scheduler::tier_reads_ when that was looked at last
   bool fits_one_chunk = false;  // its prefill fits the half of a step that the oldest prompt leaves
   int64_t scheduled_len = 0;    // positions planned
   int64_t accepted_len = 0;     // positions applied

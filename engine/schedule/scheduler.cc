@@ -150,17 +150,19 @@ void Scheduler::LookAtTier(int64_t now_ns) {
   if (now_ns - disk_answered_ns_ > kDiskPatienceNs) {
     store_.TurnDiskOff("it has read nothing for " + std::to_string(kDiskPatienceNs / 1'000'000'000) + " s");
   }
+  if (has_read) ++tier_reads_;
   bool is_oldest = true;
+  int64_t tokens = 0;
   for (Sequence* sequence : ready_) {
-    if (sequence->lease.is_parked()) {
-      sequence->awaits_pages = is_oldest ? store_.Fetch(sequence->lease, QueryFor(*sequence))
-                                         : store_.IsComing(sequence->lease, QueryFor(*sequence));
-      is_oldest = false;
-    } else if (sequence->awaits_pages && (has_read || !store_.tier_reads())) {
-      sequence->awaits_pages = store_.IsComing(sequence->lease, QueryFor(*sequence));
-    } else {
-      continue;
-    }
+    const bool is_parked = sequence->lease.is_parked();
+    const bool is_asked_for = is_parked && std::exchange(is_oldest, false);
+    const bool has_news = sequence->seen_reads != tier_reads_ || !store_.tier_reads();
+    if (!is_asked_for && !(has_news && (is_parked || sequence->awaits_pages))) continue;
+    if (tokens > kMostTokensReady) return;  // the others have news in the next step, too
+    tokens += static_cast<int64_t>(sequence->tokens.size());
+    sequence->seen_reads = tier_reads_;
+    sequence->awaits_pages = is_asked_for ? store_.Fetch(sequence->lease, QueryFor(*sequence))
+                                          : store_.IsComing(sequence->lease, QueryFor(*sequence));
     Expect(sequence);
   }
 }

@@ -203,6 +203,7 @@ class Scheduler {
   int64_t preemptions_ = 0;
   int64_t prefix_queries_ = 0;
   int64_t prefix_hits_ = 0;
+  int64_t tier_reads_ = 0;        // looks at the tier that found something read
   int64_t disk_answered_ns_ = 0;  // the disk has read something, or was not asked to
 };
 

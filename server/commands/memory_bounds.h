@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/limits.h"
+#include "engine/request/limits.h"
 #include "server/server.h"
 #include "server/setup/config.h"
 

@@ -17,6 +17,11 @@
 namespace tramontane {
 namespace {
 
+// Calls that a connection may give up, or have refused, between two looks; and how long its address waits
+// then.
+constexpr int32_t kMostGivenUp = 256;
+constexpr std::chrono::seconds kWait{5};
+
 // Of a connection none of whose calls waits for its message: headers, acknowledgements, windows.
 constexpr int64_t kMaxIdleBytes = 1 << 20;
 
@@ -86,6 +91,7 @@ bool GrpcConnections::Add(int fd, const sockaddr_storage& peer) {
     connection->calls_ = 1;  // may have some: they do not say whose they are
   }
   std::lock_guard lock(mutex_);
+  if (MustWait(connection->share_)) return false;
   const bool is_full =
       limits_.max_connections > 0 && static_cast<int32_t>(connections_.size()) >= limits_.max_connections;
   if (is_full && !MakeRoom(connection->share_)) return false;
@@ -95,6 +101,11 @@ bool GrpcConnections::Add(int fd, const sockaddr_storage& peer) {
   if (const auto old = connections_.find(key); old != connections_.end()) Remove(old);
   connections_[key] = connection;
   return true;
+}
+
+bool GrpcConnections::MustWait(const std::string& share) const {
+  const auto found = wait_.find(share);
+  return found != wait_.end() && std::chrono::steady_clock::now() < found->second;
 }
 
 std::shared_ptr<GrpcConnection> GrpcConnections::Find(const std::string& peer) const {
@@ -147,6 +158,8 @@ bool GrpcConnections::MakeRoom(const std::string& share) {
 void GrpcConnections::Sweep() {
   std::lock_guard lock(mutex_);
   RemoveClosed();
+  const auto now = std::chrono::steady_clock::now();
+  std::erase_if(wait_, [now](const auto& share) { return share.second <= now; });
   int64_t arriving = 0;
   int64_t most = 0;
   const GrpcConnection* largest = nullptr;
@@ -162,6 +175,10 @@ void GrpcConnections::Sweep() {
     // Twice: where the machine is busy, a call begins later than its bytes are read.
     const bool was_over = std::exchange(connection->is_over_, since > allowed);
     if (was_over && connection->is_over_) connection->Close();
+    if (connection->given_up_.exchange(0) > kMostGivenUp) {
+      connection->Close();
+      wait_[connection->share_] = now + kWait;
+    }
     if (since > most) {
       most = since;
       largest = connection.get();

@@ -175,8 +175,8 @@ const std::vector<Layer>& Layers() {
         "server/watch", "server/call", "server/base", "server/setup", "kernels/core"}},
       {"server/commands",
        {"server", "server/access", "server/api", "server/remote", "server/core", "server/sessions",
-        "server/watch", "server/base", "server/setup", "proto", "engine", "engine/kv", "engine/threads",
-        "models", "models/files", "kernels/backends", "kernels/core"}},
+        "server/watch", "server/base", "server/setup", "proto", "engine", "engine/kv", "engine/request",
+        "engine/threads", "models", "models/files", "kernels/backends", "kernels/core"}},
   };
   return layers;
 }
