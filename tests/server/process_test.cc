@@ -353,6 +353,23 @@ TEST(Process, ReadsItsKeysAgainOnAHangUpAndWritesNoneOfThem) {
   }
 }
 
+TEST(Process, ACrashTellsNeitherKeysNorTexts) {
+  const TempFolder folder;
+  folder.Write("keys.json", R"({"keys":[{"name":"alice","key":"key-secret"}]})");
+  Served served({"--api-keys", folder.PathOf("keys.json"), "--log-level", "trace"});
+  const HttpReply reply =
+      Fetch(served.http,
+            HttpPost("/v1/completions", R"({"model":"breeze","prompt":"prompt-secret","max_tokens":4})",
+                     {"Authorization: Bearer key-secret"}));
+  EXPECT_EQ(reply.status, 200);
+  served.program.Signal(SIGABRT);
+  EXPECT_EQ(served.program.Wait(), -SIGABRT);
+  EXPECT_NE(served.program.err(), "");
+  for (const std::string& text : {served.program.out(), served.program.err()}) {
+    EXPECT_THAT(text, Not(HasSubstr("-secret")));
+  }
+}
+
 TEST(Process, AFaultOfItsKeysIsASentenceThatQuotesNone) {
   const TempFolder folder;
   folder.Write("keys.json", R"({"keys":[{"name":"a b","key":"hidden-secret"}]})");
