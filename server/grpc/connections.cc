@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,11 +16,6 @@
 namespace tramontane {
 namespace {
 
-// Calls that a connection may give up, or have refused, between two looks; and how long its address waits
-// then.
-constexpr int32_t kMostGivenUp = 256;
-constexpr std::chrono::seconds kWait{5};
-
 // Of a connection none of whose calls waits for its message: headers, acknowledgements, windows.
 constexpr int64_t kMaxIdleBytes = 1 << 20;
 
@@ -31,14 +25,11 @@ uint64_t Cookie(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
 }
 
-// What gRPC has read: what came, less what still lies in the system's buffer.
-int64_t BytesRead(int fd) {
+int64_t BytesReceived(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
-  int unread = 0;
-  const bool is_known =
-      ioctl(fd, FIONREAD, &unread) == 0 && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0;
-  return is_known ? static_cast<int64_t>(info.tcpi_bytes_received) - unread : 0;
+  const bool is_known = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0;
+  return is_known ? static_cast<int64_t>(info.tcpi_bytes_received) : 0;
 }
 
 struct PeerName {
@@ -91,7 +82,6 @@ bool GrpcConnections::Add(int fd, const sockaddr_storage& peer) {
     connection->calls_ = 1;  // may have some: they do not say whose they are
   }
   std::lock_guard lock(mutex_);
-  if (MustWait(connection->share_)) return false;
   const bool is_full =
       limits_.max_connections > 0 && static_cast<int32_t>(connections_.size()) >= limits_.max_connections;
   if (is_full && !MakeRoom(connection->share_)) return false;
@@ -101,11 +91,6 @@ bool GrpcConnections::Add(int fd, const sockaddr_storage& peer) {
   if (const auto old = connections_.find(key); old != connections_.end()) Remove(old);
   connections_[key] = connection;
   return true;
-}
-
-bool GrpcConnections::MustWait(const std::string& share) const {
-  const auto found = wait_.find(share);
-  return found != wait_.end() && std::chrono::steady_clock::now() < found->second;
 }
 
 std::shared_ptr<GrpcConnection> GrpcConnections::Find(const std::string& peer) const {
@@ -158,13 +143,11 @@ bool GrpcConnections::MakeRoom(const std::string& share) {
 void GrpcConnections::Sweep() {
   std::lock_guard lock(mutex_);
   RemoveClosed();
-  const auto now = std::chrono::steady_clock::now();
-  std::erase_if(wait_, [now](const auto& share) { return share.second <= now; });
   int64_t arriving = 0;
   int64_t most = 0;
   const GrpcConnection* largest = nullptr;
   for (const auto& [key, connection] : connections_) {
-    const int64_t bytes = BytesRead(connection->fd_);
+    const int64_t bytes = BytesReceived(connection->fd_);
     if (connection->moved_.exchange(false)) {
       connection->bytes_then_ = bytes;
       connection->order_ = ++last_order_;
@@ -172,13 +155,7 @@ void GrpcConnections::Sweep() {
     const int64_t since = bytes - connection->bytes_then_;
     arriving += since;
     const int64_t allowed = connection->reading_ > 0 ? limits_.max_arriving_bytes / 2 : kMaxIdleBytes;
-    // Twice: where the machine is busy, a call begins later than its bytes are read.
-    const bool was_over = std::exchange(connection->is_over_, since > allowed);
-    if (was_over && connection->is_over_) connection->Close();
-    if (connection->given_up_.exchange(0) > kMostGivenUp) {
-      connection->Close();
-      wait_[connection->share_] = now + kWait;
-    }
+    if (since > allowed) connection->Close();
     if (since > most) {
       most = since;
       largest = connection.get();

@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -29,7 +28,6 @@ class GrpcConnection {
   // Of a call, in this order. Any thread.
   void CallBegan() { ++calls_, ++reading_, moved_ = true; }
   void MessageRead() { --reading_, moved_ = true; }
-  void CallGivenUp() { --reading_, ++given_up_; }  // in place of MessageRead: it ends, and was never read
   void MessageWritten() { moved_ = true; }
   void CallEnded() { --calls_, moved_ = true; }
 
@@ -44,12 +42,10 @@ class GrpcConnection {
   uint64_t cookie_ = 0;  // the system's name of the socket, which it gives to no other
   std::string share_;    // of limits (AddressShare)
   std::atomic<int32_t> calls_{0};
-  std::atomic<int32_t> reading_{0};   // of them, whose message has not come yet
-  std::atomic<int32_t> given_up_{0};  // calls, since the table looked
-  std::atomic<bool> moved_{false};    // a call began, went on or ended since the table looked
-  int64_t order_ = 0;                 // by when it came, or had a call last
-  int64_t bytes_then_ = 0;            // that were read when it moved last
-  bool is_over_ = false;              // more were read since than it may send, when the table looked last
+  std::atomic<int32_t> reading_{0};  // of them, whose message has not come yet
+  std::atomic<bool> moved_{false};   // a call began, went on or ended since the table looked
+  int64_t order_ = 0;                // by when it came, or had a call last
+  int64_t bytes_then_ = 0;           // that had come when it moved last
 };
 
 class GrpcConnections {
@@ -60,9 +56,7 @@ class GrpcConnections {
   [[nodiscard]] bool Add(int fd, const sockaddr_storage& peer);
   // Null: none that is told from others (a unix socket's). `peer`: as gRPC says it.
   std::shared_ptr<GrpcConnection> Find(const std::string& peer) const;
-  // Ten times a second. Forgets those that are closed; hangs up on those that send what belongs to no call, a
-  // header without end, and on those that begin and give up calls in masses, whose address waits then: each
-  // is work for gRPC's threads, which serve everybody.
+  // Forgets those that are closed; hangs up on those that send what belongs to no call: a header without end.
   void Sweep();
   int32_t size() const;
 
@@ -72,13 +66,11 @@ class GrpcConnections {
   void Remove(Map::iterator which);
   void RemoveClosed();
   bool MakeRoom(const std::string& share);
-  bool MustWait(const std::string& share) const;
 
   const GrpcConnectionLimits limits_;
   mutable std::mutex mutex_;  // guards everything below
   Map connections_;           // by address and port
   std::unordered_map<std::string, int32_t> of_share_;
-  std::unordered_map<std::string, std::chrono::steady_clock::time_point> wait_;  // of shares, until then
   int64_t last_order_ = 0;
 };
 

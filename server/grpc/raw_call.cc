@@ -71,7 +71,7 @@ void RawCall::EndLate() {
 void RawCall::OnDone() {
   calls_.open.Remove(this);
   if (connection_ != nullptr) {
-    if (!has_read_) connection_->CallGivenUp();
+    if (!has_read_) connection_->MessageRead();
     connection_->CallEnded();
   }
   self_.reset();

@@ -239,33 +239,6 @@ TEST(GrpcConnections, WhatArrivesForNoCallHasABoundForEachAndForAll) {
   EXPECT_TRUE(less.IsClosed());
 }
 
-TEST(GrpcConnections, WhoGivesUpCallsInMassesIsHungUpOnAndWaits) {
-  GrpcConnections table({});
-  const Pair honest("10.0.0.1", 1), flood("10.0.0.2", 1);
-  for (const Pair* pair : {&honest, &flood}) EXPECT_TRUE(table.Add(pair->server->get(), pair->peer));
-  const auto give_up = [&](const Pair& pair, int calls) {
-    const auto connection = table.Find(pair.name);
-    ASSERT_NE(connection, nullptr);
-    for (int call = 0; call < calls; ++call) {
-      connection->CallBegan();
-      connection->CallGivenUp();
-      connection->CallEnded();
-    }
-  };
-  for (int look = 0; look < 3; ++look) {
-    give_up(honest, 200);
-    table.Sweep();
-    EXPECT_FALSE(honest.IsClosed());
-  }
-  give_up(flood, 300);
-  table.Sweep();
-  EXPECT_TRUE(flood.IsClosed());
-  EXPECT_FALSE(honest.IsClosed());
-  const Pair again("10.0.0.2", 2), other("10.0.0.3", 1);
-  EXPECT_FALSE(table.Add(again.server->get(), again.peer)) << "its address waits";
-  EXPECT_TRUE(table.Add(other.server->get(), other.peer));
-}
-
 TEST(GrpcConnections, NoLimitIsNone) {
   GrpcConnections table({.max_connections = 0});
   std::array pairs = {Pair("10.0.0.1", 1), Pair("10.0.0.1", 2)};
