@@ -17,7 +17,7 @@
 namespace tramontane {
 namespace {
 
-constexpr int64_t kMostPemBytes = int64_t{4} << 20;  // of a file
+constexpr int64_t kMostPemBytes = int64_t{1} << 20;  // of a file
 
 std::string DigestOfAll(const TlsTexts& texts) {
   const std::string all = texts.cert + '\0' + texts.key + '\0' + texts.client_ca;
@@ -49,8 +49,7 @@ StatusOr<std::unique_ptr<FileDescriptor>> MemoryFile(const std::string& text, in
                        futimens(file->get(), times) == 0 &&
                        fcntl(file->get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK) == 0;
   if (is_made) return file;
-  return ResourceExhausted(std::string("no file in memory for a copy of a certificate: ") +
-                           std::strerror(errno));
+  return ResourceExhausted(std::string("tls_cert: no file in memory for a copy: ") + std::strerror(errno));
 }
 
 // Whoever opens `file`'s path from here on gets `content`.
@@ -58,16 +57,15 @@ Status Replace(std::unique_ptr<FileDescriptor> content, std::unique_ptr<FileDesc
   if (*file == nullptr) {
     *file = std::move(content);
   } else if (dup3(content->get(), (*file)->get(), O_CLOEXEC) < 0) {
-    return ResourceExhausted(std::string("the copy of a certificate cannot be replaced: ") +
-                             std::strerror(errno));
+    return ResourceExhausted(std::string("tls_cert: the copy cannot be replaced: ") + std::strerror(errno));
   }
   return {};
 }
 
 }  // namespace
 
-StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(const TlsTexts& paths, const TlsNames& names) {
-  std::unique_ptr<TlsFiles> files(new TlsFiles(paths, names));
+StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(const TlsTexts& paths) {
+  std::unique_ptr<TlsFiles> files(new TlsFiles(paths));
   TM_ASSIGN_OR_RETURN(const TlsTexts texts, files->ReadFiles());
   TM_RETURN_IF_ERROR(files->Take(texts));
   files->looked_at_ = DigestOfAll(texts);
@@ -78,14 +76,14 @@ StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(const TlsTexts& paths, const 
 
 StatusOr<TlsTexts> TlsFiles::ReadFiles() const {
   TlsTexts texts;
-  TM_ASSIGN_OR_RETURN(texts.cert, ReadPem(names_.cert, paths_.cert));
-  TM_ASSIGN_OR_RETURN(texts.key, ReadPem(names_.key, paths_.key));
-  TM_ASSIGN_OR_RETURN(texts.client_ca, ReadPem(names_.ca, paths_.client_ca));
+  TM_ASSIGN_OR_RETURN(texts.cert, ReadPem("tls_cert", paths_.cert));
+  TM_ASSIGN_OR_RETURN(texts.key, ReadPem("tls_key", paths_.key));
+  TM_ASSIGN_OR_RETURN(texts.client_ca, ReadPem("tls_client_ca", paths_.client_ca));
   return texts;
 }
 
 Status TlsFiles::Take(const TlsTexts& texts) {
-  TM_ASSIGN_OR_RETURN(CheckedTls checked, CheckTls(paths_, texts, names_));
+  TM_ASSIGN_OR_RETURN(CheckedTls checked, CheckTls(paths_, texts));
   const std::lock_guard lock(mutex_);
   ++modified_s_;
   TM_ASSIGN_OR_RETURN(auto pair, MemoryFile(checked.pair, modified_s_));

@@ -1,5 +1,5 @@
-// TlsFiles: a certificate, its key, and the authorities of the other side's certificates, as they are now;
-// the files are read again when they have changed. A server's, or a client's own.
+// TlsFiles: a server's certificate, its key, and the authorities of its clients' certificates, as they are
+// now; the files are read again when they have changed.
 //
 // Any thread. Always: what is in force parses and matches; files with a fault change nothing.
 #pragma once
@@ -21,28 +21,27 @@ class TlsFiles {
  public:
   // INVALID_ARGUMENT or NOT_FOUND names the setting, the file and what is wrong. RESOURCE_EXHAUSTED: the
   // system has no file for the copies.
-  static StatusOr<std::unique_ptr<TlsFiles>> Open(const TlsTexts& paths, const TlsNames& names = {});
+  static StatusOr<std::unique_ptr<TlsFiles>> Open(const TlsTexts& paths);
 
   // Looks whether a file has changed, by its content. `fault`: why they were not taken, told once of a
   // content.
   Reloaded LookAgain(std::string* fault);
 
-  // For connections of HTTP that begin now, the server's side.
+  // For connections of HTTP that begin now.
   std::shared_ptr<ssl_ctx_st> context() const;
 
   // Where others in this process read what is in force: memory that has a path, changed in one step, each
   // time with a modification time a second later than the last one.
   const std::string& pair_path() const { return pair_path_; }            // key and certificates
-  const std::string& client_ca_path() const { return client_ca_path_; }  // "": there are none
+  const std::string& client_ca_path() const { return client_ca_path_; }  // "": clients need no certificate
 
  private:
-  TlsFiles(TlsTexts paths, const TlsNames& names) : paths_(std::move(paths)), names_(names) {}
+  explicit TlsFiles(TlsTexts paths) : paths_(std::move(paths)) {}
   StatusOr<TlsTexts> ReadFiles() const;
   // OK: the content is in force.
   Status Take(const TlsTexts& texts);
 
   const TlsTexts paths_;
-  const TlsNames names_;
   std::unique_ptr<FileDescriptor> pair_;  // these keep their numbers
   std::unique_ptr<FileDescriptor> client_ca_;
   std::string pair_path_;

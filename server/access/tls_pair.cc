@@ -65,15 +65,15 @@ StatusOr<std::vector<CertificatePtr>> ReadCertificates(const char* setting, cons
   return certificates;
 }
 
-StatusOr<KeyPtr> ReadPrivateKey(const char* setting, const std::string& path, const std::string& text) {
+StatusOr<KeyPtr> ReadPrivateKey(const std::string& path, const std::string& text) {
   ERR_clear_error();
   const BioPtr bio = BioOf(text);
   bool asked = false;
   KeyPtr key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassword, &asked));
-  if (asked) return TlsFault(setting, path, "is encrypted; it must be a key without a password");
+  if (asked) return TlsFault("tls_key", path, "is encrypted; it must be a key without a password");
   const bool is_absent = text.find("PRIVATE KEY-----") == std::string::npos;
-  if (key == nullptr && is_absent) return TlsFault(setting, path, "has no private key in PEM");
-  if (key == nullptr) return TlsFault(setting, path, "has a key that cannot be read: " + OpenSslReason());
+  if (key == nullptr && is_absent) return TlsFault("tls_key", path, "has no private key in PEM");
+  if (key == nullptr) return TlsFault("tls_key", path, "has a key that cannot be read: " + OpenSslReason());
   return key;
 }
 
@@ -124,13 +124,13 @@ std::shared_ptr<SSL_CTX> NewServerContext() {
   return context;
 }
 
-Status UseCertificates(const char* setting, const std::string& path,
-                       const std::vector<CertificatePtr>& certificates, SSL_CTX* context) {
+Status UseCertificates(const TlsTexts& paths, const std::vector<CertificatePtr>& certificates,
+                       SSL_CTX* context) {
   for (size_t i = 0; i < certificates.size(); ++i) {
     X509* certificate = certificates[i].get();
     const bool is_taken = i == 0 ? SSL_CTX_use_certificate(context, certificate) == 1
                                  : SSL_CTX_add1_chain_cert(context, certificate) == 1;
-    if (!is_taken) return TlsFault(setting, path, "has a certificate of no use: " + OpenSslReason());
+    if (!is_taken) return TlsFault("tls_cert", paths.cert, "has a certificate of no use: " + OpenSslReason());
   }
   return {};
 }
@@ -146,22 +146,22 @@ void RequireClientCertificates(const std::vector<CertificatePtr>& authorities, S
 
 }  // namespace
 
-StatusOr<CheckedTls> CheckTls(const TlsTexts& paths, const TlsTexts& texts, const TlsNames& names) {
-  TM_ASSIGN_OR_RETURN(const auto certificates, ReadCertificates(names.cert, paths.cert, texts.cert));
-  TM_ASSIGN_OR_RETURN(const KeyPtr key, ReadPrivateKey(names.key, paths.key, texts.key));
+StatusOr<CheckedTls> CheckTls(const TlsTexts& paths, const TlsTexts& texts) {
+  TM_ASSIGN_OR_RETURN(const auto certificates, ReadCertificates("tls_cert", paths.cert, texts.cert));
+  TM_ASSIGN_OR_RETURN(const KeyPtr key, ReadPrivateKey(paths.key, texts.key));
   CheckedTls checked = {.context = NewServerContext(), .pair = PemOf(key) + PemOf(certificates)};
-  TM_RETURN_IF_ERROR(UseCertificates(names.cert, paths.cert, certificates, checked.context.get()));
+  TM_RETURN_IF_ERROR(UseCertificates(paths, certificates, checked.context.get()));
   if (X509_check_private_key(certificates.front().get(), key.get()) != 1) {
     ERR_clear_error();
-    return TlsFault(
-        names.key, paths.key,
-        "is not the key of the first certificate of " + std::string(names.cert) + ", " + paths.cert);
+    return TlsFault("tls_key", paths.key,
+                    "is not the key of the first certificate of tls_cert, " + paths.cert);
   }
   if (SSL_CTX_use_PrivateKey(checked.context.get(), key.get()) != 1) {
-    return TlsFault(names.key, paths.key, "has a key of no use: " + OpenSslReason());
+    return TlsFault("tls_key", paths.key, "has a key of no use: " + OpenSslReason());
   }
   if (paths.client_ca.empty()) return checked;
-  TM_ASSIGN_OR_RETURN(const auto authorities, ReadCertificates(names.ca, paths.client_ca, texts.client_ca));
+  TM_ASSIGN_OR_RETURN(const auto authorities,
+                      ReadCertificates("tls_client_ca", paths.client_ca, texts.client_ca));
   RequireClientCertificates(authorities, checked.context.get());
   checked.client_ca = PemOf(authorities);
   return checked;

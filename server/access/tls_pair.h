@@ -18,13 +18,6 @@ struct TlsTexts {
   std::string client_ca;  // "": clients need no certificate
 };
 
-// What errors call them.
-struct TlsNames {
-  const char* cert = "tls_cert";
-  const char* key = "tls_key";
-  const char* ca = "tls_client_ca";
-};
-
 struct CheckedTls {
   // For new connections of HTTP: TLS 1.2 and 1.3, ALPN's http/1.1, clients' certificates required where
   // there is a client_ca.
@@ -35,6 +28,6 @@ struct CheckedTls {
 };
 
 // INVALID_ARGUMENT names the setting, the file and what is wrong, and quotes nothing of a file.
-StatusOr<CheckedTls> CheckTls(const TlsTexts& paths, const TlsTexts& texts, const TlsNames& names = {});
+StatusOr<CheckedTls> CheckTls(const TlsTexts& paths, const TlsTexts& texts);
 
 }  // namespace tramontane

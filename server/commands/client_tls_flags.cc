@@ -96,17 +96,6 @@ StatusOr<ClientTls> ReadClientTls(const ClientTlsFlags& flags) {
   return tls;
 }
 
-StatusOr<std::shared_ptr<TlsFiles>> WatchClientPair(const ClientTlsFlags& flags, ClientTls* tls) {
-  if (flags.cert.empty()) return std::shared_ptr<TlsFiles>();
-  const TlsTexts paths = {
-      .cert = flags.cert, .key = flags.key.empty() ? flags.cert : flags.key, .client_ca = flags.ca};
-  TM_ASSIGN_OR_RETURN(std::shared_ptr<TlsFiles> files,
-                      TlsFiles::Open(paths, {.cert = "--cert", .key = "--key", .ca = "--ca"}));
-  tls->pair_path = files->pair_path();
-  tls->ca_path = files->client_ca_path();
-  return files;
-}
-
 StatusOr<std::shared_ptr<ssl_ctx_st>> ClientTlsContext(const ClientTls& tls) {
   std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
   TM_CHECK(context != nullptr, "no TLS context");

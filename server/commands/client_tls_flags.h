@@ -6,7 +6,6 @@
 #include <string>
 
 #include "kernels/core/status.h"
-#include "server/access/tls_files.h"
 #include "server/remote/client_tls.h"
 
 struct ssl_ctx_st;
@@ -23,10 +22,6 @@ void AddTlsFlags(ClientTlsFlags* flags, CLI::App* command);
 
 // What they name, read and checked; any of them turns TLS on. INVALID_ARGUMENT names the flag and the file.
 StatusOr<ClientTls> ReadClientTls(const ClientTlsFlags& flags);
-
-// The certificate and key that the flags name, and --ca beside them, for `tls` to go on from as they are in
-// their files then; null: there is no --cert. Outlives every channel of `tls`.
-StatusOr<std::shared_ptr<TlsFiles>> WatchClientPair(const ClientTlsFlags& flags, ClientTls* tls);
 
 // The client's side, for what is no gRPC. INVALID_ARGUMENT as above, without the file.
 StatusOr<std::shared_ptr<ssl_ctx_st>> ClientTlsContext(const ClientTls& tls);

@@ -115,18 +115,13 @@ bool WaitForBackend(const RemoteClient& client) {
 
 Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& config, StartGuard& starting) {
   TM_ASSIGN_OR_RETURN(const std::string api_key, ClientKey(arguments.api_key_file));
-  TM_ASSIGN_OR_RETURN(ClientTls tls, ReadClientTls(arguments.tls));
-  TM_ASSIGN_OR_RETURN(const std::shared_ptr<TlsFiles> own_pair, WatchClientPair(arguments.tls, &tls));
-  std::vector<Reloadable> files;
-  if (own_pair != nullptr) {
-    files.push_back({"backend_tls", [own_pair](std::string* fault) { return own_pair->LookAgain(fault); }});
-  }
+  TM_ASSIGN_OR_RETURN(const ClientTls tls, ReadClientTls(arguments.tls));
   RemoteClient client({.backends = arguments.backends,
                        .api_key = api_key,
                        .tls = tls,
                        .max_answer_bytes = config.max_answer_bytes});
   KeyedClient keyed(client);
-  TM_ASSIGN_OR_RETURN(const KeptDoors doors, OpenDoors(config, std::move(files)));
+  TM_ASSIGN_OR_RETURN(const KeptDoors doors, OpenDoors(config));
   GatewayOptions options = GatewayOptionsOf(config, doors);
   ByteBudget unread_answers(config.max_unread_answer_bytes);
   options.unread_answers = &unread_answers;

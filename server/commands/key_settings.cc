@@ -81,7 +81,7 @@ void WarnOfOpenDoors(const ServeConfig& config) {
 
 }  // namespace
 
-StatusOr<KeptDoors> OpenDoors(const ServeConfig& config, std::vector<Reloadable> more) {
+StatusOr<KeptDoors> OpenDoors(const ServeConfig& config) {
   KeptDoors doors;
   TM_ASSIGN_OR_RETURN(std::vector<AddressRange> proxies, ProxiesOf(config));
   TM_ASSIGN_OR_RETURN(const std::shared_ptr<KeyRing> keys, OpenKeys(config.api_keys));
@@ -89,7 +89,7 @@ StatusOr<KeptDoors> OpenDoors(const ServeConfig& config, std::vector<Reloadable>
   WarnOfOpenDoors(config);
   doors.doorkeeper = std::make_shared<const Doorkeeper>(keys, std::move(proxies));
   doors.tls = tls;
-  std::vector<Reloadable> files = std::move(more);
+  std::vector<Reloadable> files;
   if (keys != nullptr) {
     files.push_back({"keys", [keys](std::string* fault) { return keys->LookAgain(fault); }});
   }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "kernels/core/status.h"
 #include "server/access/doorkeeper.h"
@@ -19,8 +18,7 @@ struct KeptDoors {
   std::unique_ptr<ReloadWatch> watch;   // null: there is no file
 };
 
-// `more`: watched beside those. INVALID_ARGUMENT names the setting. Logs warnings of the files, and of a door
-// that is open to a network.
-StatusOr<KeptDoors> OpenDoors(const ServeConfig& config, std::vector<Reloadable> more = {});
+// INVALID_ARGUMENT names the setting. Logs warnings of the files, and of a door that is open to a network.
+StatusOr<KeptDoors> OpenDoors(const ServeConfig& config);
 
 }  // namespace tramontane

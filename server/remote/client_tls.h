@@ -12,10 +12,6 @@ struct ClientTls {
   std::string ca;    // whom to trust; "": whom the system does
   std::string cert;  // the client's own; "": it has none
   std::string key;   // its key
-  // Files that hold the last two, and `ca`, as they are now, and change in one step; gRPC looks into them
-  // each second, for new connections. "": what is above stays.
-  std::string pair_path = {};
-  std::string ca_path = {};
 };
 
 }  // namespace tramontane

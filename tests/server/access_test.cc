@@ -388,14 +388,6 @@ TEST_F(Certificates, APairWithAFaultIsRefusedByTheSettingThatHasIt) {
   EXPECT_TRUE(Open("ca.pem").ok());
 }
 
-TEST_F(Certificates, AClientsOwnAreCalledByTheirFlags) {
-  Write({authority_.Issue("first").cert, authority_.Issue("other").key});
-  const TlsTexts paths = {folder_.PathOf("cert.pem"), folder_.PathOf("key.pem"), ""};
-  const TlsNames flags = {.cert = "--cert", .key = "--key", .ca = "--ca"};
-  EXPECT_EQ(TlsFiles::Open(paths, flags).status().message(),
-            "--key: " + paths.key + " is not the key of the first certificate of --cert, " + paths.cert);
-}
-
 TEST_F(Certificates, FilesWithAFaultChangeNothingAndAreToldOnce) {
   const auto files = Open();
   ASSERT_TRUE(files.ok()) << files.status().message();

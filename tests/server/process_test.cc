@@ -461,41 +461,6 @@ TEST_F(ProcessTls, BothDoorsAreForClientsWithACertificate) {
   EXPECT_THAT(served.program.err(), Not(HasSubstr("warning: grpc")));  // of clients without a certificate
 }
 
-TEST_F(ProcessTls, AGatewaysOwnCertificateIsTakenForNewConnectionsAndOpenOnesGoOn) {
-  Served served(ServerFlags());
-  const TestPair foreign = second_.Issue("client");  // which the server refuses
-  Place("own.pem", foreign.cert + foreign.key);
-  folder_.Write("keys.json", R"({"keys":[{"name":"a","key":"k"}]})");
-  Program gateway({"gateway", "--backend", served.address, "--http-address", "127.0.0.1:0", "--api-keys",
-                   folder_.PathOf("keys.json"), "--ca", folder_.PathOf("ca.pem"), "--cert",
-                   folder_.PathOf("own.pem")});
-  ASSERT_TRUE(gateway.HasSaid("api_keys: 1 keys")) << "the certificate was read before: " << gateway.err();
-  Place("own.pem", client_.cert + client_.key);
-  const std::string line = gateway.FirstLine();
-  ASSERT_THAT(line, HasSubstr("ready {")) << gateway.err();
-  const std::string address = nlohmann::json::parse(line.substr(6)).value("http", "");
-  const auto models = [&address] {
-    return Fetch(address, HttpGet("/v1/models", {"authorization: Bearer k"})).status;
-  };
-  WaitFor([&] { return models() == 200; });
-  EXPECT_TRUE(gateway.HasSaid("backend_tls: the file has changed, and its new content is in force"));
-  Place("own.pem", client_.cert);
-  gateway.Signal(SIGHUP);
-  EXPECT_TRUE(gateway.HasSaid("backend_tls: the file has changed, and was not taken: --key: "));
-  EXPECT_THAT(Fetch(address, HttpGet("/metrics")).body,
-              HasSubstr(R"(what="backend_tls",outcome="failed"} 1)"));
-  EXPECT_EQ(models(), 200);
-  Place("own.pem", foreign.cert + foreign.key);
-  gateway.Signal(SIGHUP);
-  WaitFor([&] {
-    return Fetch(address, HttpGet("/metrics")).body.find(R"(what="backend_tls",outcome="taken"} 2)") !=
-           std::string::npos;
-  });
-  EXPECT_EQ(models(), 200) << "the connection was there before";
-  gateway.Signal(SIGTERM);
-  EXPECT_EQ(gateway.Wait(), 0);
-}
-
 TEST_F(ProcessTls, ANewCertificateIsTakenAndOneWithAFaultIsNot) {
   Served served(ServerFlags());
   std::vector<std::string> words = Story(served.address, "3000");
