@@ -1,5 +1,6 @@
-// The longest time that a step of the engine takes itself, with a model that takes none, while requests do the
-// worst they can beside a stream: bursts, hang-ups in masses, texts of 128k tokens begun, ended, saved and restored.
+// The longest time that a step of the engine takes itself, with a model that takes none, while requests do
+// the worst they can beside a stream: bursts, hang-ups in masses, texts of 128k tokens begun, ended, saved
+// and restored.
 #pragma once
 
 namespace tramontane {
