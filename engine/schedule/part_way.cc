@@ -51,7 +51,8 @@ void PartWay::TakePlanned(std::vector<Sequence*>* planned) {
 // From the youngest: who asks is mostly one of those.
 int64_t PartWay::PagesOfOlder(const Sequence& sequence) const {
   int64_t pages = pages_;
-  for (size_t i = prompts_.size(); i-- > 0 && !Older(*prompts_[i], sequence);) pages -= needs_[i].pages;
+  for (size_t end = prompts_.size(); end > 0 && !Older(*prompts_[end - 1], sequence); --end)
+    pages -= needs_[end - 1].pages;
   return pages;
 }
 
