@@ -204,33 +204,13 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
     }
   }
   if (salt == PrefixTree::kNone) return 0;
-  struct Absent {
-    PrefixTree::Node node = PrefixTree::kNone;
-    size_t group = 0;
-    std::vector<PageId>* pages = nullptr;
-    size_t at = 0;
-  };
-  std::vector<Absent> absent;
-  // First those that are there, so that none of them makes room for one that is brought in.
-  ForEachPageOfHit(lease, hit, [&](size_t group, size_t index, std::vector<PageId>* pages) {
-    const PageId page = tree_.page(path_[index], group);
-    if (page == kNoPage) {
-      tier_->Use(image(path_[index], group));
-      absent.push_back({.node = path_[index], .group = group, .pages = pages, .at = pages->size()});
-    } else {
-      Share(page);
-      if (lease.prefers_cache) pages_[page].is_preferred = true;
-    }
-    pages->push_back(page);
-  });
   lease.tip = salt;
   if (hit > 0) MoveTip(lease, path_[static_cast<size_t>(PagesFor(hit, page_size())) - 1]);
-  for (const Absent& wanted : absent) {
-    const PageId page = BringIn(wanted.node, wanted.group);
-    NamePage(page, wanted.node);
-    pages_[page].is_preferred = lease.prefers_cache;
-    (*wanted.pages)[wanted.at] = page;
-  }
+  LeaseKnown(lease.prefers_cache, [&](const auto& visit) {
+    ForEachPageOfHit(lease, hit, [&](size_t group, size_t index, std::vector<PageId>* pages) {
+      visit(path_[index], group, pages);
+    });
+  });
   lease.sealed = hit;
   lease.seals = true;
   lease.hit_tokens = hit;

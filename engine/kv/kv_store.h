@@ -308,6 +308,8 @@ class KvStore {
   bool Knows(PrefixTree::Node node, size_t group, From from) const;
   template <typename Visit>
   void ForEachPageOfHit(Lease& lease, int64_t hit, const Visit& visit) const;
+  template <typename Each>
+  void LeaseKnown(bool is_preferred, const Each& each);
   PrefixTree::Node FindSalt(std::string_view salt);
   PrefixTree::Node FindMark(PrefixTree::Node above, std::span<const int32_t> mark) const;
   PrefixTree::Node PinMark(PrefixTree::Node above, std::span<const int32_t> mark);
@@ -454,6 +456,36 @@ void KvStore::ForEachPageOfHit(Lease& lease, int64_t hit, const Visit& visit) co
     table.kv_base = static_cast<int64_t>(first) * page_size();
     for (size_t index = 0; first > 0 && index < sinks; ++index) visit(group, index, &table.sinks);
     for (size_t index = first; index < end; ++index) visit(group, index, &table.pages);
+  }
+}
+
+// Leases known pages, each at the end of its list: `each` calls visit(node, group, list) for all of them, in
+// order. First those that are there, so that none of them makes room for one that is brought in.
+template <typename Each>
+void KvStore::LeaseKnown(bool is_preferred, const Each& each) {
+  struct Absent {
+    PrefixTree::Node node = PrefixTree::kNone;
+    size_t group = 0;
+    std::vector<PageId>* pages = nullptr;
+    size_t at = 0;
+  };
+  std::vector<Absent> absent;
+  each([&](PrefixTree::Node node, size_t group, std::vector<PageId>* pages) {
+    const PageId page = tree_.page(node, group);
+    if (page == kNoPage) {
+      tier_->Use(image(node, group));
+      absent.push_back({.node = node, .group = group, .pages = pages, .at = pages->size()});
+    } else {
+      Share(page);
+      if (is_preferred) pages_[page].is_preferred = true;
+    }
+    pages->push_back(page);
+  });
+  for (const Absent& wanted : absent) {
+    const PageId page = BringIn(wanted.node, wanted.group);
+    NamePage(page, wanted.node);
+    pages_[page].is_preferred = is_preferred;
+    (*wanted.pages)[wanted.at] = page;
   }
 }
 

@@ -295,32 +295,9 @@ int64_t KvStore::ForkIdle(const Idle& idle, int64_t end, Lease& lease, const Pre
   lease.hit_tokens = end;
   lease.known_tokens = end;
   lease.asked_tokens = query.tokens.size();
-  struct Absent {
-    PrefixTree::Node node = PrefixTree::kNone;
-    size_t group = 0;
-    std::vector<PageId>* pages = nullptr;
-    size_t at = 0;
-  };
-  std::vector<Absent> absent;
   for (size_t group = 0; group < lease.tables.size(); ++group)
     lease.tables[group].kv_base = idle.lease.parked[group].kv_base;
-  // First those that are there, as in Acquire.
-  ForEachForked(idle, end, lease, [&](PrefixTree::Node node, size_t group, std::vector<PageId>* pages) {
-    const PageId page = tree_.page(node, group);
-    if (page == kNoPage) {
-      tier_->Use(image(node, group));
-      absent.push_back({.node = node, .group = group, .pages = pages, .at = pages->size()});
-    } else {
-      Share(page);
-    }
-    pages->push_back(page);
-  });
-  for (const Absent& wanted : absent) {
-    const PageId page = BringIn(wanted.node, wanted.group);
-    NamePage(page, wanted.node);
-    pages_[page].is_preferred = true;
-    (*wanted.pages)[wanted.at] = page;
-  }
+  LeaseKnown(true, [&](const auto& visit) { ForEachForked(idle, end, lease, visit); });
   return end;
 }
 
