@@ -2,6 +2,7 @@
 // same behind either door: the served model, the worker pool, the count of open streams, the ids in use.
 //
 // Any thread. Outlives every ServedCall and every piece of work that it was given: its end waits for them.
+// It has 19 members because it is the one owner of what calls share: each is a noun with a file of its own.
 #pragma once
 
 #include <atomic>
