@@ -6,7 +6,8 @@
 // Threads: Cancel from any, at any time; the rest one call at a time, from whatever thread is said.
 // Always: it counts as an open stream from Open until it is gone, and its id is taken from Admit until End.
 //
-// It has 23 members because its log line and trace, written at the end, tell of each stage that it went through.
+// It has 23 members because its log line and trace, written at the end, tell of each stage that it went
+// through.
 #pragma once
 
 #include <cstdint>
