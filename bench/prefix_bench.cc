@@ -85,7 +85,7 @@ int64_t HitsOfStore(const Trace& trace, const KvLayout& layout, int64_t pages) {
   for (size_t r = 0; r < trace.prompts.size(); ++r) {
     const Blocks text = WithAnswer(trace.prompts[r], r);
     Lease lease = store.NewLease();
-    int64_t at = store.Acquire(lease, {.tokens = std::span(text).first(text.size() - 1), .salt = {}});
+    int64_t at = store.Acquire(lease, {.tokens = std::span(text).first(text.size() - 1)});
     hits += at;
     for (; at < static_cast<int64_t>(text.size()); ++at) {
       store.Extend(lease, at, at + 1, &copies);

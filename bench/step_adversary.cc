@@ -147,7 +147,7 @@ void LongHangUps() {
 void SaveAndRestore() {
   Victim victim(8);
   const Request request = RequestOf(1, kLongText - 10, 4);
-  const CachedText text = {.tokens = request.prompt, .salt = ""};
+  const CachedText text = {.tokens = request.prompt};
   const Stream stream = victim.Submit(request);
   victim.StepUntil([&] { return victim.engine().Load().finished_requests == 1; });
   victim.Forget();

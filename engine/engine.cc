@@ -196,8 +196,7 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
 
 // Hashed here, so that the engine thread need not.
 TextPath Engine::Impl::PathOf(const LiveRequest& live) const {
-  const ContextPolicy policy = MaskPolicyOf(*live.request.context_policy);
-  TextPath path(live.request.cache_salt, policy, PlainBlocksEnd(policy, model_.kv_layout),
+  TextPath path(live.identity, PlainBlocksEnd(live.identity.policy, model_.kv_layout),
                 model_.kv_layout.format.page_size);
   path.Extend(live.prompt(), live.tree ? live.tree->trunk_len : std::ssize(live.prompt()));
   return path;

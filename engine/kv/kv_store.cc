@@ -91,13 +91,13 @@ int64_t KvStore::KnownPrefix(const Lease& lease, const PrefixQuery& query) {
   if (lease.is_parked() && IsWhole(lease, From::kAnywhere)) return lease.parked_tokens;
   const Idle* idle = FindIdle(query.owner);
   const int64_t left_idle = idle == nullptr ? 0 : IdlePrefix(*idle, lease, query, From::kHost);
-  const PrefixTree::Node salt = FindSalt(query.salt);
+  const PrefixTree::Node salt = FindSalt(query.salt());
   const int64_t named = salt == PrefixTree::kNone ? 0 : FindHit(salt, lease, query, From::kHost);
   return std::max(left_idle, named);
 }
 
 KvStore::HeldBlocks KvStore::HoldBlocks(const Lease& lease, const PrefixQuery& query) {
-  const PrefixTree::Node salt = FindSalt(query.salt);
+  const PrefixTree::Node salt = FindSalt(query.salt());
   if (salt == PrefixTree::kNone) return {};
   FindPath(salt, lease, query, std::min(query.tokens.size(), query.most_tokens));
   if (!path_.empty()) tree_.Pin(path_.back());
@@ -193,7 +193,7 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
     if (TakeBack(lease)) return std::exchange(lease.parked_tokens, 0);
     Release(lease);
   }
-  const PrefixTree::Node salt = finds_ ? PinMark(PrefixTree::kRoot, MarkOf(query.salt)) : PrefixTree::kNone;
+  const PrefixTree::Node salt = finds_ ? PinMark(PrefixTree::kRoot, MarkOf(query.salt())) : PrefixTree::kNone;
   int64_t hit = salt == PrefixTree::kNone ? 0 : FindHit(salt, lease, query, From::kHost);
   if (tier_ != nullptr && !HasRoomFor(lease, hit)) hit = FindHit(salt, lease, query, From::kPool);
   if (const Idle* idle = FindIdle(query.owner)) {

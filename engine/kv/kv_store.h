@@ -82,13 +82,15 @@ namespace tramontane {
 
 // What a lease is wanted for.
 struct PrefixQuery {
-  TokenView tokens;                 // prompt, and the output where a sequence begins again
-  std::string_view salt;            // requests of other salts share no page with this one
+  TokenView tokens;                        // prompt, and the output where a sequence begins again
+  const TextIdentity* identity = nullptr;  // the text's; null: of no salt. Its policy is the lease's, too
   int64_t most_tokens = INT64_MAX;  // that may be found; what is asked of later positions must be computed
   // What it has left idle may be had, too; null: nobody. All that one asks is of one salt and one policy.
   const KvOwner* owner = nullptr;
   // The tokens' blocks, as far as they are hashed; the others are hashed each time. Null: none is.
   const TextPath* path = nullptr;
+
+  std::string_view salt() const { return identity == nullptr ? std::string_view() : identity->salt; }
 };
 
 enum class PrefixCache : int32_t { kOff = 0, kOn = 1 };

@@ -453,7 +453,7 @@ bool KvStore::Fetch(const Lease& lease, const PrefixQuery& query) {
     if (CanReturn(lease)) ForEachParked(lease, fetch);
     return is_coming;
   }
-  const PrefixTree::Node salt = FindSalt(query.salt);
+  const PrefixTree::Node salt = FindSalt(query.salt());
   const int64_t hit = salt == PrefixTree::kNone ? 0 : HitThatCanCome(salt, lease, query);
   const Idle* idle = FindIdle(query.owner);
   if (idle != nullptr && IdlePrefix(*idle, lease, query, From::kAnywhere) > hit && CanReturn(idle->lease) &&
@@ -479,7 +479,7 @@ bool KvStore::IsComing(const Lease& lease, const PrefixQuery& query) {
     return is_coming;
   }
   if (const Idle* idle = FindIdle(query.owner)) ForEachParked(idle->lease, look);
-  if (const PrefixTree::Node salt = FindSalt(query.salt); salt != PrefixTree::kNone) {
+  if (const PrefixTree::Node salt = FindSalt(query.salt()); salt != PrefixTree::kNone) {
     FindPath(salt, lease, query, query.tokens.size());
     for (const PrefixTree::Node node : path_) {
       for (size_t group = 0; group < layout_.groups.size(); ++group) look(node, group);

@@ -151,8 +151,8 @@ class Trace {
   int64_t Start(Sequence& sequence) {
     if (std::exchange(sequence.started, true)) return 0;
     const std::span<const int32_t> tokens(sequence.tokens);
-    const int64_t hit = store_.Acquire(
-        sequence.lease, {.tokens = tokens.first(static_cast<size_t>(sequence.prompt)), .salt = ""});
+    const int64_t hit =
+        store_.Acquire(sequence.lease, {.tokens = tokens.first(static_cast<size_t>(sequence.prompt))});
     sequence.seen = hit;
     sequence.ring = RingOf(sequence.lease.tables[0], hit, options_.window);
     return hit;

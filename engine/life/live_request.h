@@ -33,11 +33,14 @@ struct LiveRequest : std::enable_shared_from_this<LiveRequest> {
   LiveRequest(Request asked, std::shared_ptr<TokenStream> to, const Tokenizer* tokenizer,
               const std::vector<int32_t>& eos_ids)
       : request(std::move(asked)),
+        identity{.salt = request.cache_salt,
+                 .policy = MaskPolicyOf(request.context_policy.value_or(ContextPolicy()))},
         history_after_prompt(request, eos_ids),
         output(request, std::move(to), tokenizer) {}
 
   // ---- any thread: not changed once Submit has set it --------------------------------------------
   const Request request;
+  const TextIdentity identity;
   const SamplingHistory history_after_prompt;  // what each choice's own history starts from
   std::optional<CandidateTree> tree;           // of its candidates
   TextPath path;                               // of what the prompt's pages may be named by

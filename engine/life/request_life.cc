@@ -125,6 +125,7 @@ void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
     choice.choice = c;
     choice.arrival = arrivals_;
     choice.tokens = SequenceTokens(live->prompt());
+    choice.identity = &live->identity;
     choice.path = TextPath::Behind(live->path);
     if (live->tree) choice.tree = &*live->tree;
     const ContextPolicy& policy = *request.context_policy;

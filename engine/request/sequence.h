@@ -37,9 +37,10 @@ struct Sequence {
   int64_t arrival = 0;  // order of submission over all requests: who is older (then by choice)
   // Prompt, then accepted output; where discards are followed by re-evaluation, what is left of them.
   SequenceTokens tokens;
-  TextPath path;                        // of `tokens`, as far as their pages have names
-  const CandidateTree* tree = nullptr;  // where candidates are scored: of what `tokens` are. Outlives it
-  int64_t discarded = 0;                // tokens that re-evaluation has taken out of `tokens`
+  const TextIdentity* identity = nullptr;  // of its text. Outlives the sequence
+  TextPath path;                           // of `tokens`, as far as their pages have names
+  const CandidateTree* tree = nullptr;     // where candidates are scored: of what `tokens` are. Outlives it
+  int64_t discarded = 0;                   // tokens that re-evaluation has taken out of `tokens`
   // Where `tokens` ends at the latest: prompt + max_tokens, less what was discarded; without a context policy
   // at most the context.
   int64_t max_len = 0;

@@ -447,12 +447,12 @@ void Scheduler::Begin(Sequence* sequence) {
 PrefixQuery Scheduler::QueryFor(const Sequence& sequence) {
   if (sequence.tree != nullptr) {  // its branches stand behind the trunk, and hold what is scored
     return {.tokens = TokenView(sequence.tokens).First(sequence.tree->trunk_len + 1),
-            .salt = sequence.request->cache_salt,
+            .identity = sequence.identity,
             .path = &sequence.path};
   }
   const bool scores = sequence.wants_scores() && sequence.scored_len < sequence.prompt_len() - 1;
   return {.tokens = TokenView(sequence.tokens).First(sequence.prefill_len),
-          .salt = sequence.request->cache_salt,
+          .identity = sequence.identity,
           .most_tokens = scores ? sequence.scored_len : INT64_MAX,
           .owner = sequence.request->kv_owner.get(),
           .path = &sequence.path};

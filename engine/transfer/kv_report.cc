@@ -31,6 +31,7 @@ KvReport::OfSequence ReportSequence(const Sequence& sequence) {
   report.tokens = sequence.accepted_len;
   report.prefix_tokens = sequence.lease.hit_tokens;
   report.policy = sequence.request->context_policy.value_or(ContextPolicy());
+  report.identity = *sequence.identity;
   for (const PageTable& table : sequence.lease.tables) report.tables.push_back(ReportTable(table));
   return report;
 }

@@ -49,7 +49,8 @@ struct KvReport {
     SequenceState state = SequenceState::kWaiting;
     int64_t tokens = 0;         // accepted, since the text began or was re-evaluated
     int64_t prefix_tokens = 0;  // of these, found in the prefix cache
-    ContextPolicy policy;
+    ContextPolicy policy;       // re-evaluation, too
+    TextIdentity identity;
     std::vector<Table> tables;  // [groups]
   };
 

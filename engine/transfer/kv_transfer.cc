@@ -11,7 +11,7 @@ namespace tramontane {
 namespace {
 
 PrefixQuery QueryOf(const CachedText& text, const TextPath& path) {
-  return {.tokens = text.tokens, .salt = text.salt, .owner = text.owner.get(), .path = &path};
+  return {.tokens = text.tokens, .identity = &text.identity, .owner = text.owner.get(), .path = &path};
 }
 
 int64_t PagesOfStep(const KvStore& store) {
@@ -61,10 +61,10 @@ SeenOfGroup SeenBehind(int64_t tokens, const KvLayout& layout, const ContextPoli
 
 CachedText CachedTextOf(std::vector<int32_t> ids, std::string salt, const ContextPolicy& policy,
                         std::shared_ptr<const KvOwner> owner) {
-  CachedText text = {
-      .tokens = std::move(ids), .salt = std::move(salt), .policy = policy, .owner = std::move(owner)};
+  CachedText text = {.tokens = std::move(ids),
+                     .identity = {.salt = std::move(salt), .policy = MaskPolicyOf(policy)},
+                     .owner = std::move(owner)};
   if (policy.type != ContextPolicyType::kReevaluate) return text;
-  text.policy = {};
   const auto kept = text.tokens.begin() + std::min(policy.n_keep, std::ssize(text.tokens));
   text.tokens.erase(kept, kept + ViewAt(policy, std::ssize(text.tokens) - 1).discarded);
   return text;
@@ -96,7 +96,7 @@ bool KvTransfers::Push(std::shared_ptr<KvTransfer> transfer, const KvLayout& lay
   }
   const CachedText& text = transfer->text_;
   transfer->path_ =
-      TextPath(text.salt, text.policy, PlainBlocksEnd(text.policy, layout), layout.format.page_size);
+      TextPath(text.identity, PlainBlocksEnd(text.identity.policy, layout), layout.format.page_size);
   transfer->path_.Extend(text.tokens, std::ssize(text.tokens));
   pushed_.Push(std::move(transfer));
   return true;
@@ -148,7 +148,7 @@ KvStore::KnownPage KvTransfers::PageAt(const KvTransfer& transfer, const KvStore
 // more. From the end: so pages are evicted.
 void KvTransfers::BeginReading(KvTransfer& transfer, KvStore& store) {
   const KvLayout& layout = store.layout();
-  const ContextPolicy& policy = transfer.text_.policy;
+  const ContextPolicy& policy = transfer.text_.identity.policy;
   const Lease lease = store.NewLease(policy);
   const PrefixQuery query = QueryOf(transfer.text_, transfer.path_);
   transfer.known_ = store.HoldBlocks(lease, query);
@@ -219,7 +219,8 @@ StatusOr<bool> KvTransfers::Read(KvTransfer& transfer, KvStore& store, ModelRunn
     return false;
   }
   store.LetGo(transfer.known_);
-  if (transfer.pages_.tokens == 0) KeepWholePages(&transfer.pages_, store.layout(), transfer.text_.policy);
+  if (transfer.pages_.tokens == 0)
+    KeepWholePages(&transfer.pages_, store.layout(), transfer.text_.identity.policy);
   transfer.tokens_found_ = transfer.pages_.tokens;
   return true;
 }
@@ -227,14 +228,14 @@ StatusOr<bool> KvTransfers::Read(KvTransfer& transfer, KvStore& store, ModelRunn
 void KvTransfers::BeginWriting(KvTransfer& transfer, KvStore& store) {
   const KvPages& pages = transfer.pages_;
   const CachedText& text = transfer.text_;
-  transfer.above_ = store.NewLease(text.policy);
-  store.Acquire(transfer.above_, {.tokens = {}, .salt = text.salt});
+  transfer.above_ = store.NewLease(text.identity.policy);
+  store.Acquire(transfer.above_, {.tokens = {}, .identity = &text.identity});
   if (CountImages(pages) > store.available()) transfer.next_block_ = pages.blocks();
   if (text.owner == nullptr || pages.tokens == 0 || transfer.next_block_ > 0) return;
   std::vector<int64_t> begins;
   for (size_t group = 0; group < pages.groups.size(); ++group)
-    begins.push_back(SeenBehind(pages.tokens, store.layout(), text.policy, group).begin);
-  transfer.of_idle_ = store.BeginIdle(text.owner, text.policy, std::move(begins), pages.tokens);
+    begins.push_back(SeenBehind(pages.tokens, store.layout(), text.identity.policy, group).begin);
+  transfer.of_idle_ = store.BeginIdle(text.owner, text.identity.policy, std::move(begins), pages.tokens);
 }
 
 // Whole pages are found by their tokens; the others, and without the prefix cache all, by the owner alone.
@@ -255,7 +256,7 @@ bool KvTransfers::PlantBlock(KvTransfer& transfer, KvStore& store, size_t block,
         store.Plant(transfer.above_, ids, transfer.path_.at(static_cast<int64_t>(block)), wanted, taken);
   }
   for (size_t group = 0; group < wanted.size() && transfer.of_idle_; ++group) {
-    const SeenOfGroup seen = SeenBehind(pages.tokens, store.layout(), text.policy, group);
+    const SeenOfGroup seen = SeenBehind(pages.tokens, store.layout(), text.identity.policy, group);
     if (block * block_tokens >= static_cast<size_t>(seen.sinks) &&
         (block + 1) * block_tokens <= static_cast<size_t>(seen.begin))
       continue;
@@ -298,10 +299,10 @@ void KvTransfers::EndWriting(KvTransfer& transfer, KvStore& store) {
   const bool is_idle = transfer.of_idle_ && store.FinishIdle(*text.owner, transfer.above_, text.tokens);
   store.Release(transfer.above_);
   // As if a sequence had held them: they are the newest now, and their end goes first.
-  Lease lease = store.NewLease(text.policy);
+  Lease lease = store.NewLease(text.identity.policy);
   lease.prefers_cache = true;
   const int64_t hit =
-      store.Acquire(lease, {.tokens = text.tokens, .salt = text.salt, .path = &transfer.path_});
+      store.Acquire(lease, {.tokens = text.tokens, .identity = &text.identity, .path = &transfer.path_});
   store.Release(lease);
   transfer.tokens_found_ = is_idle ? transfer.pages_.tokens : hit;
   transfer.pages_ = {};

@@ -57,8 +57,7 @@ SeenOfGroup SeenBehind(int64_t tokens, const KvLayout& layout, const ContextPoli
 // A text that is cached: what its pages are named by.
 struct CachedText {
   std::vector<int32_t> tokens;
-  std::string salt;
-  ContextPolicy policy = {};  // what its rows see: kNone, kSinks or kShift
+  TextIdentity identity = {};
   // Whose idle lease is read, where that has more of it; or is made of what is put there. Null: nobody's.
   std::shared_ptr<const KvOwner> owner = {};
 };

@@ -89,7 +89,7 @@ Status ReadPages(const SessionIdentity& identity, const SavedSessionModel& model
     if (const std::string fault = PagesFault(kv, identity, model); !fault.empty()) {
       return FailedPrecondition("is of another model or --kv-dtype than \"" + model.name + "\": it " + fault);
     }
-    made.emplace(*model.layout, kv, CachedTextOf({}, "", identity.context_policy).policy);
+    made.emplace(*model.layout, kv, MaskPolicyOf(identity.context_policy));
   }
   std::vector<std::byte> rows;
   for (int32_t layer = 0; layer < kv.layers_size(); ++layer) {
@@ -142,8 +142,7 @@ RpcError SessionFiles::Save(const Caller& caller, const std::string& name, const
   if (state.is_chat) *saved.mutable_chat() = state.chat;
   const bool has_pages = pages != nullptr && pages->tokens > 0;
   if (has_pages) {
-    *saved.mutable_kv() =
-        DescribeKv(*pages, *model.layout, CachedTextOf({}, "", state.context_policy).policy);
+    *saved.mutable_kv() = DescribeKv(*pages, *model.layout, MaskPolicyOf(state.context_policy));
   }
   const std::string file_name = SessionFileName(name, state.cache_salt, caller.identity);
   std::lock_guard lock(mutex_);

@@ -59,6 +59,7 @@ ReportJson SequenceJson(const KvReport::OfSequence& sequence) {
           {"tokens", sequence.tokens},
           {"prefix_tokens", sequence.prefix_tokens},
           {"context_policy", PolicyJson(sequence.policy)},
+          {"has_cache_salt", !sequence.identity.salt.empty()},
           {"tables", std::move(tables)}};
 }
 

@@ -907,7 +907,7 @@ TEST_P(CudaEngine, GoesOnFromPagesOfTheCpu) {
   const auto asked = cpu_engine.Submit(request);
   cpu_engine.RunToEnd({asked.get()});
   // What comes after it computes a token at least.
-  const CachedText text = {.tokens = {request.prompt.begin(), request.prompt.end() - 1}, .salt = ""};
+  const CachedText text = {.tokens = {request.prompt.begin(), request.prompt.end() - 1}};
   const auto made = std::make_shared<KvTransfer>(text);
   RunTransfer(cpu_engine, made);
   const int64_t whole = 49 / drawn.page_size * drawn.page_size;

@@ -303,7 +303,7 @@ TEST(IdleLeaseInTheStore, APageThatIsCopiedIsNobodyElsesUntilThePlanEnds) {
   EXPECT_EQ(store.available(), 4);
 
   Lease next = store.NewLease();
-  ASSERT_EQ(store.Acquire(next, {.tokens = tokens, .salt = "", .owner = owner.get()}), 6);
+  ASSERT_EQ(store.Acquire(next, {.tokens = tokens, .owner = owner.get()}), 6);
   store.Extend(next, 6, 7, &copies);
   ASSERT_EQ(copies.size(), 1u);
   EXPECT_EQ(store.available(), 1) << "of 4 pages next has 2, and one is copied";
@@ -332,14 +332,14 @@ TEST(IdleLeaseInTheStore, APageThatIsPutThereMakesNoRoomForOthersOfItsBlock) {
   Ids tokens(24);
   std::iota(tokens.begin(), tokens.end(), 5);
   Lease other = store.NewLease();
-  store.Acquire(other, {.tokens = tokens, .salt = ""});
+  store.Acquire(other, {.tokens = tokens});
   store.Extend(other, 0, 24, &copies);
   store.Seal(other, tokens, 24);
   store.Roll(other, 24);
   ASSERT_EQ(store.available(), 2) << "what left the window";
 
   Lease above = store.NewLease();
-  store.Acquire(above, {.tokens = {}, .salt = ""});
+  store.Acquire(above, {.tokens = {}});
   ASSERT_TRUE(store.BeginIdle(owner, {}, {0, 0}, 4));
   std::vector<KvStore::TakenPage> taken;
   // Of the windowed group alone: no hit can use it, so that it is the next to go.

@@ -67,10 +67,12 @@ TEST(KvReport, SequencesAndPagesBeyondTheLimitsAreCounted) {
   KvStore store(MakeKvLayout({0}, {.kv_heads = 1, .head_dim = 2, .page_size = 1}),
                 kLong + static_cast<int64_t>(kMany), PrefixCache::kOff);
   const Request request = MakeRequest("r", 1, 1);
+  const TextIdentity identity;
   std::vector<Sequence> sequences(kMany + 1);
   std::vector<const Sequence*> all;
   for (size_t i = 0; i < sequences.size(); ++i) {
     sequences[i].request = &request;
+    sequences[i].identity = &identity;
     sequences[i].lease = store.NewLease();
     std::vector<PageCopy> copies;
     // One holds nothing; it is not shown, and not left out.

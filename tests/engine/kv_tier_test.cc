@@ -309,7 +309,7 @@ class PricedStore {
   int64_t Pass(int32_t id) {
     const std::vector<int32_t> text = Text(id);
     Lease lease = store_.NewLease();
-    const int64_t found = store_.Acquire(lease, {.tokens = text, .salt = ""});
+    const int64_t found = store_.Acquire(lease, {.tokens = text});
     std::vector<PageCopy> copies;
     store_.Extend(lease, found, std::ssize(text), &copies);
     store_.Seal(lease, text, std::ssize(text));
@@ -387,7 +387,7 @@ TEST(CopyOrCompute, WhatLiesOnTheDiskIsReadWhereThatIsFaster) {
   PricedStore test({0}, {.host_pages = 8, .disk_pages = 400, .folder = folder.path(), .copy_ns = 0});
   const std::vector<int32_t> text = PricedStore::Text(1);
   const auto fetch = [&] {
-    const bool is_coming = test.store().Fetch(test.store().NewLease(), {.tokens = text, .salt = ""});
+    const bool is_coming = test.store().Fetch(test.store().NewLease(), {.tokens = text});
     while (test.store().tier_reads()) {
       test.store().PollTier();
       std::this_thread::yield();
@@ -540,7 +540,7 @@ TEST(BehindTransfers, APageThatGoesAtOnceLeavesItsOwnImage) {
   std::vector<int32_t> tokens(kPage * 4, 1);
   Lease session = store.NewLease();
   session.prefers_cache = true;
-  store.Acquire(session, {.tokens = tokens, .salt = ""});
+  store.Acquire(session, {.tokens = tokens});
   std::vector<PageCopy> copies;
   store.Extend(session, 0, std::ssize(tokens), &copies);
   store.Seal(session, tokens, std::ssize(tokens));
@@ -556,13 +556,13 @@ TEST(BehindTransfers, APageThatGoesAtOnceLeavesItsOwnImage) {
     std::memset(image.get(), block + 1, static_cast<size_t>(layout.page_bytes()));
   }
   KvTransfers transfers;
-  ASSERT_TRUE(transfers.Push(
-      std::make_shared<KvTransfer>(CachedText{.tokens = text, .salt = ""}, std::move(pages)), layout));
+  ASSERT_TRUE(
+      transfers.Push(std::make_shared<KvTransfer>(CachedText{.tokens = text}, std::move(pages)), layout));
   while (transfers.any()) ASSERT_TRUE(transfers.Work(store, runner).ok());
   EXPECT_GT(tier->host_bytes(), 0);
 
   Lease lease = store.NewLease();
-  EXPECT_EQ(store.Acquire(lease, {.tokens = text, .salt = ""}), kPage * kBlocks);
+  EXPECT_EQ(store.Acquire(lease, {.tokens = text}), kPage * kBlocks);
   ASSERT_TRUE(runner.MovePages(store.TakeMoves().list).ok());
   for (int32_t block = 0; block < kBlocks; ++block) {
     const std::byte* page = runner.Page(lease.tables[0].pages[static_cast<size_t>(block)]);

@@ -37,7 +37,8 @@ struct Reader {
   Reader(KvStore& the_store, Tokens the_tokens, const std::string& salt = "", int64_t step = 8,
          const ContextPolicy& policy = {})
       : store(the_store), tokens(std::move(the_tokens)), lease(store.NewLease(policy)) {
-    hit = store.Acquire(lease, {.tokens = tokens, .salt = salt});
+    const TextIdentity identity = {.salt = salt};
+    hit = store.Acquire(lease, {.tokens = tokens, .identity = &identity});
     accepted = hit;
     while (accepted < static_cast<int64_t>(tokens.size())) {
       Advance(std::min<int64_t>(step, static_cast<int64_t>(tokens.size()) - accepted));
@@ -66,7 +67,8 @@ struct Reader {
 int64_t HitOf(KvStore& store, const Tokens& tokens, const std::string& salt = "",
               int64_t most_tokens = INT64_MAX, const ContextPolicy& policy = {}) {
   Lease lease = store.NewLease(policy);
-  const PrefixQuery query = {.tokens = tokens, .salt = salt, .most_tokens = most_tokens};
+  const TextIdentity identity = {.salt = salt};
+  const PrefixQuery query = {.tokens = tokens, .identity = &identity, .most_tokens = most_tokens};
   const int64_t known = store.KnownPrefix(lease, query);
   const int64_t hit = store.Acquire(lease, query);
   EXPECT_EQ(known, hit);
@@ -148,7 +150,7 @@ TEST(PrefixCacheTest, AHitIsLeasedAndTheRestIsTaken) {
   Lease lease = store.NewLease();
   const int64_t reach = store.PagesToReach(lease, 30, kPage);
   const int64_t available = store.available();
-  ASSERT_EQ(store.Acquire(lease, {.tokens = longer, .salt = {}}), 16);
+  ASSERT_EQ(store.Acquire(lease, {.tokens = longer}), 16);
   EXPECT_EQ(lease.tables[0].kv_base, 0);
   EXPECT_EQ(lease.tables[0].pages.size(), 4u);
   EXPECT_EQ(lease.tables[1].kv_base, 8) << "the query at 16 sees 11..16";
@@ -175,7 +177,7 @@ TEST(PrefixCacheTest, OfTwoPagesWithTheSameTokensTheFirstStaysKnown) {
   PageId known = kNoPage;
   {
     Lease late = store.NewLease();  // begins before anything is known, and ends last
-    ASSERT_EQ(store.Acquire(late, {.tokens = Text(100, 9), .salt = {}}), 0);
+    ASSERT_EQ(store.Acquire(late, {.tokens = Text(100, 9)}), 0);
     std::vector<PageCopy> copies;
     store.Extend(late, 0, 9, &copies);
     const Reader first(store, Text(100, 9));
@@ -279,7 +281,7 @@ TEST(PrefixCacheTest, AForkAloneInAPageThatIsKnownTakesItsNameAway) {
   KvStore store(TestLayout({0}, kPage), 100, PrefixCache::kOn);
   Lease parent = store.NewLease();
   const Tokens tokens = Text(100, 12);
-  ASSERT_EQ(store.Acquire(parent, {.tokens = tokens, .salt = {}}), 0);
+  ASSERT_EQ(store.Acquire(parent, {.tokens = tokens}), 0);
   std::vector<PageCopy> copies;
   store.Extend(parent, 0, 11, &copies);
   store.Extend(parent, 11, 12, &copies);
@@ -437,7 +439,7 @@ TEST(PrefixCacheTest, UnderAPolicyAHitLeasesTheSinksAndWhatIsStillSeen) {
   }
   Lease lease = store.NewLease(kShiftOf24);
   const Tokens tokens = Text(100, 49);
-  ASSERT_EQ(store.Acquire(lease, {.tokens = tokens, .salt = ""}), 48);
+  ASSERT_EQ(store.Acquire(lease, {.tokens = tokens}), 48);
   // The query at 48 stands at 24 - 1 - 1 behind 26 discarded ones: it sees 0..3, and 30..48; of a window of 6
   // 43..48, for which sinks are out of sight.
   EXPECT_EQ(lease.tables[0].sinks.size(), 1u);
@@ -504,6 +506,26 @@ TEST(PrefixCacheTest, ACollisionCostsAMissAndNothingElse) {
   }
   EXPECT_EQ(HitOf(store, Text(100, 18)), 4) << "the first block has the hash";
   EXPECT_EQ(HitOf(store, Text(200, 18)), 0);
+}
+
+// As crafted texts would come: with the hashes of their blocks, which whoever submitted them has made.
+TEST(PrefixCacheTest, OfTwoTextsWhosePathsAreOneThePagesOfTheFirstAreNeverTheSecondOnes) {
+  KvStore store(TestLayout({0}, kPage), 100, PrefixCache::kOn);
+  for (const int32_t first : {100, 200}) {
+    const Tokens text = Text(first, 18);
+    const TextIdentity identity;
+    TextPath path(identity, INT64_MAX, kPage, OneHash);
+    path.Extend(text, 16);
+    Lease lease = store.NewLease();
+    EXPECT_EQ(store.Acquire(lease, {.tokens = text, .identity = &identity, .path = &path}), 0);
+    std::vector<PageCopy> copies;
+    store.Extend(lease, 0, 18, &copies);
+    store.Seal(lease, text, 18, &path);
+    EXPECT_EQ(lease.sealed, first == 100 ? 4 : 0) << "one block has the hash, the first text's first";
+    EXPECT_EQ(store.KnownPrefix(lease, {.tokens = text, .path = &path}), first == 100 ? 4 : 0);
+    store.Release(lease);
+    store.CheckAccounting();
+  }
 }
 
 // ---- against a model ----------------------------------------------------------------------------
@@ -597,8 +619,9 @@ TEST_P(AgainstAModel, FindsWhatWasSealedAndOnlyThat) {
                                                        (index + 1) * page)) > 0;
             },
             [&](int64_t position) { return LeftAt(layout, policy, position); });
+        const TextIdentity identity = {.salt = owner.salt};
         owner.accepted =
-            store.Acquire(owner.lease, {.tokens = owner.tokens, .salt = owner.salt, .most_tokens = most});
+            store.Acquire(owner.lease, {.tokens = owner.tokens, .identity = &identity, .most_tokens = most});
         // Where no row sees more than itself a hit needs no page, and the store goes no further than it has
         // seen. A salt takes blocks, for which there may be no room before pages go.
         const bool sees_others = std::any_of(groups.begin(), groups.end(),

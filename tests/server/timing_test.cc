@@ -187,6 +187,7 @@ TEST(KvTables, OfWhatRunsAndOfAnIdleServer) {
   server.model().SetStepTime(2000);  // it is still there when it is asked for
   v1::GenerateRequest request = RequestOfIds({300, 301, 302}, 30'000);
   request.set_request_id("seen");
+  request.set_cache_salt("ours");
   Stream stream(server.stub(), request);
   while (stream.deltas() == 0) ASSERT_TRUE(stream.Next().has_value());
   const EventsJson busy = ask();
@@ -195,6 +196,7 @@ TEST(KvTables, OfWhatRunsAndOfAnIdleServer) {
   EXPECT_EQ(sequence["id"], "seen");
   EXPECT_EQ(sequence["state"], "decode");
   EXPECT_EQ(sequence["context_policy"]["type"], "none");
+  EXPECT_EQ(sequence["has_cache_salt"], true);
   EXPECT_GE(sequence["tokens"], 3);
   ASSERT_EQ(sequence["tables"].size(), busy["groups"].size());
   size_t pages = 0;

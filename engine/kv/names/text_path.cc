@@ -1,16 +1,11 @@
 #include "engine/kv/names/text_path.h"
 
-#include <cstring>
 #include <span>
 
 #include "kernels/paged_kv.h"
 
 namespace tramontane {
 namespace {
-
-void FillBlock(int32_t page_size, std::vector<int32_t>* mark) {
-  mark->resize(static_cast<size_t>(PagesFor(std::ssize(*mark), page_size) * page_size));
-}
 
 PrefixHash BehindMark(PrefixHash above, std::span<const int32_t> mark, int32_t page_size,
                       PrefixHashFunction hash) {
@@ -21,40 +16,19 @@ PrefixHash BehindMark(PrefixHash above, std::span<const int32_t> mark, int32_t p
 
 }  // namespace
 
-// The first id says how long the salt is.
-void SaltMark(std::string_view salt, int32_t page_size, std::vector<int32_t>* mark) {
-  mark->clear();
-  if (salt.empty()) return;
-  mark->push_back(-static_cast<int32_t>(salt.size()));
-  for (size_t begin = 0; begin < salt.size(); begin += sizeof(int32_t)) {
-    const std::string_view bytes = salt.substr(begin, sizeof(int32_t));
-    std::memcpy(&mark->emplace_back(0), bytes.data(), bytes.size());
-  }
-  FillBlock(page_size, mark);
-}
-
-// No salt is as long as the first id would say.
-void PolicyMark(const ContextPolicy& policy, int32_t page_size, std::vector<int32_t>* mark) {
-  mark->clear();
-  if (policy.type == ContextPolicyType::kNone) return;
-  *mark = {INT32_MIN + static_cast<int32_t>(policy.type), static_cast<int32_t>(policy.n_ctx),
-           static_cast<int32_t>(policy.n_keep), static_cast<int32_t>(policy.n_discard)};
-  FillBlock(page_size, mark);
-}
-
-TextPath::TextPath(std::string_view salt, const ContextPolicy& policy, int64_t plain_end, int32_t page_size,
+TextPath::TextPath(const TextIdentity& identity, int64_t plain_end, int32_t page_size,
                    PrefixHashFunction hash)
-    : policy_(policy), plain_end_(plain_end), page_size_(page_size), hash_(hash) {
+    : policy_(identity.policy), plain_end_(plain_end), page_size_(page_size), hash_(hash) {
   std::vector<int32_t> mark;
-  SaltMark(salt, page_size, &mark);
-  salt_ = last_ = BehindMark({}, mark, page_size, hash);
+  SaltMark(identity.salt, page_size, &mark);
+  front_ = last_ = BehindMark({}, mark, page_size, hash);
 }
 
 TextPath TextPath::Behind(const TextPath& prompt) {
   TextPath path;
   path.prompt_ = &prompt;
   path.prompt_blocks_ = prompt.blocks();
-  path.salt_ = prompt.salt_;
+  path.front_ = prompt.front_;
   path.last_ = prompt.last_;
   path.policy_ = prompt.policy_;
   path.plain_end_ = prompt.plain_end_;
@@ -82,7 +56,7 @@ void TextPath::Clear() {
   prompt_ = nullptr;
   prompt_blocks_ = 0;
   own_.clear();
-  last_ = salt_;
+  last_ = front_;
 }
 
 }  // namespace tramontane

@@ -1,0 +1,29 @@
+// TextIdentity: all that a text's keys and values depend on besides its tokens. Texts of other identities
+// share no page. A value; any thread.
+//
+// The model is not in it: an engine has one, and files that outlive the engine name it (SessionIdentity). An
+// adapter would be a member here, and so would spans of ids that stand for other things, as for an image's
+// digest. The names of blocks say an identity by *marks*: whole blocks of ids that no tokens are, for the
+// first id is negative. No block: there is nothing to say.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/context_policy.h"
+
+namespace tramontane {
+
+struct TextIdentity {
+  std::string salt = {};      // any bytes; in front of the first block
+  ContextPolicy policy = {};  // of masks (MaskPolicyOf); in front of the first block whose rows it changes
+
+  bool operator==(const TextIdentity&) const = default;
+};
+
+void SaltMark(std::string_view salt, int32_t page_size, std::vector<int32_t>* mark);
+void PolicyMark(const ContextPolicy& policy, int32_t page_size, std::vector<int32_t>* mark);
+
+}  // namespace tramontane
