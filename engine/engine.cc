@@ -80,7 +80,6 @@ class Engine::Impl {
   Status MovePages(bool waits);
 
   void AnswerKvQuestions();
-  void NotePrefill(const InFlight& step, int64_t begin_ns) const;
   void Trace(const StepPlan& plan, int64_t begin_ns);
 
   void LoseDevice(const Status& status);
@@ -379,7 +378,10 @@ void Engine::Impl::Apply(const InFlight& step, StepResult result) {
   // A step that was queued behind another began when that one ended.
   const int64_t begin_ns = std::max(step.begin_ns, std::exchange(applied_ns_, now_ns_));
   scheduler_.Learn(plan, now_ns_ - begin_ns);
-  if (plan.lane == Lane::kPrefill) NotePrefill(step, begin_ns);
+  // A backend that runs ops before they return has computed the rows when Forward returns. Of one that is
+  // asynchronous the host learns that only with the samples, so there these count as prefill.
+  const int64_t prefilled_ns = limits_.steps_in_flight == 1 ? step.forwarded_ns : now_ns_;
+  if (plan.lane == Lane::kPrefill) life_.NotePrefilled(plan, begin_ns, prefilled_ns);
   if (step_trace_->on()) Trace(plan, begin_ns);
   scheduler_.Apply(plan, life_.Take(plan, std::move(result)));
   life_.DiscardWhatIsDue(plan);
@@ -390,18 +392,6 @@ void Engine::Impl::Apply(const InFlight& step, StepResult result) {
     counters_.prompt_tokens += plan.tokens;
   } else {
     ++counters_.decode_steps;
-  }
-}
-
-// A backend that runs ops before they return has computed the rows when Forward returns. Of one that is
-// asynchronous the host learns that only with the samples, so there these count as prefill.
-void Engine::Impl::NotePrefill(const InFlight& step, int64_t begin_ns) const {
-  const int64_t end_ns = limits_.steps_in_flight == 1 ? step.forwarded_ns : now_ns_;
-  for (const StepRow& row : step.plan.rows) {
-    Timings& timings = row.sequence->timings;
-    if (timings.first_token_ns != 0) continue;  // computed again after preemption
-    timings.prefilled_ns = end_ns;
-    timings.prefill_run_ns += end_ns - begin_ns;
   }
 }
 

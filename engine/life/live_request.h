@@ -13,11 +13,14 @@
 #include "engine/request/candidate_tree.h"
 #include "engine/request/request.h"
 #include "engine/request/sampling_history.h"
-#include "engine/request/sequence.h"
+#include "engine/schedule/step_plan.h"
 #include "models/grammar/grammar.h"
 #include "models/tokenizer/tokenizer.h"
 
 namespace tramontane {
+
+struct LiveRequest;
+class OutputConstraint;
 
 // Where the texts of a constrained request begin.
 struct ConstraintStart {
@@ -26,6 +29,16 @@ struct ConstraintStart {
   TextStart text = TextStart::kWithinMessage;
   std::vector<uint32_t> mask;  // [MaskWords(vocab)] of the first token
   int64_t left_ns = 0;         // of the request's share, before the first token
+};
+
+// One choice: the sequence that is scheduled, and what only the life of its request knows of it.
+struct LiveChoice : Sequence {
+  LiveRequest* live = nullptr;                   // whose choice it is
+  std::optional<SamplingHistory> history;        // from the first sample on
+  std::shared_ptr<OutputConstraint> constraint;  // null: none; shared with the worker that fills its mask
+  bool late = false;   // sits the step out that is being sampled: its mask was not filled in time
+  bool ended = false;  // its end was given to the output thread
+  Timings moments;     // those that the scheduler does not know
 };
 
 struct LiveRequest : std::enable_shared_from_this<LiveRequest> {
@@ -53,12 +66,15 @@ struct LiveRequest : std::enable_shared_from_this<LiveRequest> {
   uint64_t seed = 0;
   bool queued = true;                      // counts in the inbox
   bool started = false;                    // its Started was given to the output thread
-  std::vector<Sequence> choices;           // [n] from Begin to its release, never moved: plans point to them
+  std::vector<LiveChoice> choices;         // [n] from Begin to its release, never moved: plans point to them
   std::vector<TokenInfo> prompt_logprobs;  // where scores were asked for; filled chunk by chunk
 
   // ---- between threads: each part says whose it is ----------------------------------------------
   RequestOutput output;
   std::atomic<int64_t> constraint_left_ns{0};  // mask workers: of the share of all choices
 };
+
+// Whose row it is: all sequences that are planned are choices of live requests.
+inline LiveChoice& ChoiceOf(const StepRow& row) { return static_cast<LiveChoice&>(*row.sequence); }
 
 }  // namespace tramontane

@@ -74,7 +74,7 @@ bool Contains(const std::vector<int32_t>& ids, int32_t id) {
 }
 
 // The oldest behind those that are kept.
-void Discard(Sequence& choice, int64_t count) {
+void Discard(LiveChoice& choice, int64_t count) {
   const int64_t spared = choice.request->context_policy->n_keep + (IsBroken(KvRule::kDiscard) ? 1 : 0);
   choice.tokens.Erase(spared, count);
   choice.path.Clear();
@@ -83,7 +83,7 @@ void Discard(Sequence& choice, int64_t count) {
 }
 
 // Tokens that the last row computed did not see any more.
-int64_t Discarded(const Sequence& choice) {
+int64_t Discarded(const LiveChoice& choice) {
   const ContextPolicy& policy = *choice.request->context_policy;
   if (policy.type == ContextPolicyType::kNone || policy.type == ContextPolicyType::kReevaluate)
     return choice.discarded;
@@ -102,7 +102,7 @@ RequestLife::RequestLife(const EngineLimits& limits, const EngineModel& model, S
       counters_(counters),
       waiting_(cancelled),
       seeds_(TrulyRandom()),
-      masks_(limits, scheduler, wake, counters, [this](Sequence& choice, const Status& status) {
+      masks_(limits, scheduler, wake, counters, [this](LiveChoice& choice, const Status& status) {
         EndChoice(choice, {FinishReason::kError, status}, std::nullopt);
       }) {}
 
@@ -119,11 +119,10 @@ void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   live->choices.resize(static_cast<size_t>(request.choices));
   for (int32_t c = 0; c < request.choices; ++c) {
-    Sequence& choice = live->choices[static_cast<size_t>(c)];
+    LiveChoice& choice = live->choices[static_cast<size_t>(c)];
     choice.live = live.get();
     choice.request = &request;
     choice.choice = c;
-    choice.arrival = arrivals_;
     choice.tokens = SequenceTokens(live->prompt());
     choice.identity = &live->identity;
     choice.path = TextPath::Behind(live->path);
@@ -134,15 +133,13 @@ void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
     choice.max_len = choice.prompt_tokens() + request.stopping.max_tokens.value_or(context - prompt_tokens);
     if (policy.type == ContextPolicyType::kReevaluate)
       Discard(choice, ViewAt(policy, prompt_tokens - 1).discarded);
-    choice.timings.received_ns = request.received_ns;
-    choice.timings.tokenized_ns = request.tokenized_ns;
-    choice.usage.prompt_tokens = prompt_tokens;
+    choice.moments.received_ns = request.received_ns;
+    choice.moments.tokenized_ns = request.tokenized_ns;
     if (request.constraint.grammar != nullptr) {
       choice.constraint = std::make_shared<OutputConstraint>(live, limits_.max_constraint_step_ns);
     }
   }
-  ++arrivals_;
-  scheduler_.Admit(&live->choices[0]);
+  scheduler_.Admit(&live->choices[0], arrivals_++);
   waiting_.Add(std::move(live), OutOfTimeNs(request));
 }
 
@@ -187,7 +184,7 @@ void RequestLife::ReapRequest(LiveRequest& live) {
   if (request.stopping.time_limit_ns > 0 && now_ns_ - request.received_ns >= request.stopping.time_limit_ns) {
     EndRequest(live, {FinishReason::kTimeLimit});
   }
-  for (Sequence& choice : live.choices) {
+  for (LiveChoice& choice : live.choices) {
     const auto c = static_cast<size_t>(choice.choice);
     if (!choice.ended && live.output.stopped_by_text[c].load(std::memory_order_acquire)) {
       EndChoice(choice, {FinishReason::kStopSequence}, std::nullopt);
@@ -197,10 +194,10 @@ void RequestLife::ReapRequest(LiveRequest& live) {
 
 // The output thread may hold the rest for longer.
 bool RequestLife::Release(LiveRequest& live) {
-  const bool is_done = std::all_of(live.choices.begin(), live.choices.end(), [](const Sequence& choice) {
-    return choice.ended && choice.steps_in_flight == 0;
+  const bool is_done = std::all_of(live.choices.begin(), live.choices.end(), [](const LiveChoice& choice) {
+    return choice.ended && choice.steps_in_flight() == 0;
   });
-  if (is_done) live.choices = std::vector<Sequence>();  // their memory, too
+  if (is_done) live.choices = std::vector<LiveChoice>();  // their memory, too
   return is_done;
 }
 
@@ -223,13 +220,13 @@ void RequestLife::LeaveQueue(LiveRequest& live) {
 
 void RequestLife::NotePlan(const StepPlan& plan, bool preempted) {
   if (preempted) NoteHeld();
-  for (const StepRow& row : plan.rows) LeaveQueue(*row.sequence->live);
+  for (const StepRow& row : plan.rows) LeaveQueue(*ChoiceOf(row).live);
 }
 
 std::vector<const Sequence*> RequestLife::Sequences() const {
   std::vector<const Sequence*> sequences;
   for (const auto& live : planned_) {
-    for (const Sequence& choice : live->choices) sequences.push_back(&choice);
+    for (const LiveChoice& choice : live->choices) sequences.push_back(&choice);
   }
   return sequences;
 }
@@ -237,7 +234,16 @@ std::vector<const Sequence*> RequestLife::Sequences() const {
 // Those that the scheduler has held because it preempted them while their masks were being filled.
 void RequestLife::NoteHeld() {
   for (const auto& live : planned_) {
-    for (Sequence& choice : live->choices) masks_.Note(choice);
+    for (LiveChoice& choice : live->choices) masks_.Note(choice);
+  }
+}
+
+void RequestLife::NotePrefilled(const StepPlan& plan, int64_t begin_ns, int64_t end_ns) {
+  for (const StepRow& row : plan.rows) {
+    Timings& moments = ChoiceOf(row).moments;
+    if (moments.first_token_ns != 0) continue;  // computed again after preemption
+    moments.prefilled_ns = end_ns;
+    moments.prefill_run_ns += end_ns - begin_ns;
   }
 }
 
@@ -245,9 +251,9 @@ const SampleInputs& RequestLife::InputsOf(const StepPlan& plan) {
   masks_.Wait(plan);
   sample_inputs_.choices.clear();
   for (const StepRow& row : plan.rows) {
-    LiveRequest& live = *row.sequence->live;
+    LiveRequest& live = *ChoiceOf(row).live;
     for (int32_t s = 0; s < row.ask.samples; ++s) {
-      Sequence& choice = live.choices[static_cast<size_t>(row.sequence->choice) + static_cast<size_t>(s)];
+      LiveChoice& choice = live.choices[static_cast<size_t>(row.sequence->choice) + static_cast<size_t>(s)];
       if (!choice.history) choice.history = live.history_after_prompt;
       // In its place: a row made beside it and copied there waits for its own stores.
       ChoiceSampling& inputs = sample_inputs_.choices.emplace_back();
@@ -265,7 +271,7 @@ std::vector<RowOutcome> RequestLife::Take(const StepPlan& plan, StepResult resul
   std::span<ScoredToken> tokens(result.tokens);
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
-    Sequence& choice = *row.sequence;
+    LiveChoice& choice = ChoiceOf(row);
     const bool late = std::exchange(choice.late, false);
     const bool counts = !late && !choice.ended;  // not ended meanwhile, with the step in flight
     const std::span<ScoredToken> of_row = tokens.first(static_cast<size_t>(row.ask.results()));
@@ -291,7 +297,7 @@ void RequestLife::TakeScores(LiveRequest& live, const StepRow& row, std::span<Sc
 }
 
 void RequestLife::TakeSamples(const StepRow& row, std::span<ScoredToken> samples) {
-  Sequence& first = *row.sequence;
+  LiveChoice& first = ChoiceOf(row);
   if (first.ended) return;
   const bool scored_to_the_end = row.start + row.count == first.prompt_len();
   if (samples.empty()) {
@@ -307,15 +313,15 @@ void RequestLife::TakeSamples(const StepRow& row, std::span<ScoredToken> samples
   }
 }
 
-void RequestLife::ForkSiblings(Sequence& parent) {
+void RequestLife::ForkSiblings(LiveChoice& parent) {
   for (size_t c = 1; c < parent.live->choices.size(); ++c) {
-    Sequence& sibling = parent.live->choices[c];
-    sibling.usage = parent.usage;
+    LiveChoice& sibling = parent.live->choices[c];
+    sibling.moments = parent.moments;
     scheduler_.Fork(parent, &sibling);
   }
 }
 
-void RequestLife::AcceptToken(Sequence& choice, ScoredToken scored) {
+void RequestLife::AcceptToken(LiveChoice& choice, ScoredToken scored) {
   const int32_t token = scored.token.token;
   if (token < 0) {
     ++counters_.failed_rows;
@@ -323,7 +329,7 @@ void RequestLife::AcceptToken(Sequence& choice, ScoredToken scored) {
     return;
   }
   ++counters_.output_tokens;
-  if (choice.timings.first_token_ns == 0) choice.timings.first_token_ns = now_ns_;
+  if (choice.moments.first_token_ns == 0) choice.moments.first_token_ns = now_ns_;
   choice.tokens.push_back(token);
   choice.history->Append(token);
   std::optional<ChoiceEnd> end = EndByToken(choice, token);
@@ -335,7 +341,7 @@ void RequestLife::AcceptToken(Sequence& choice, ScoredToken scored) {
   if (choice.constraint != nullptr) masks_.Follow(choice, token);
 }
 
-std::optional<ChoiceEnd> RequestLife::EndByToken(const Sequence& choice, int32_t token) const {
+std::optional<ChoiceEnd> RequestLife::EndByToken(const LiveChoice& choice, int32_t token) const {
   const StoppingParams& stopping = choice.request->stopping;
   if (!stopping.ignore_eos && Contains(model_.eos_ids, token)) {
     return ChoiceEnd{FinishReason::kStop, {}, token};
@@ -345,7 +351,7 @@ std::optional<ChoiceEnd> RequestLife::EndByToken(const Sequence& choice, int32_t
   return std::nullopt;
 }
 
-Status RequestLife::WhyNoToken(const Sequence& choice) {
+Status RequestLife::WhyNoToken(const LiveChoice& choice) {
   if (choice.constraint == nullptr || AllowsAny(MaskOf(choice), choice.history->adjusts()))
     return NotFinite();
   const StoppingParams& stopping = choice.request->stopping;
@@ -362,11 +368,11 @@ Status RequestLife::WhyNoToken(const Sequence& choice) {
 
 void RequestLife::DiscardWhatIsDue(const StepPlan& plan) {
   for (const StepRow& row : plan.rows) {
-    LiveRequest& live = *row.sequence->live;
+    LiveRequest& live = *ChoiceOf(row).live;
     const ContextPolicy& policy = *live.request.context_policy;
     if (policy.type != ContextPolicyType::kReevaluate) continue;
-    for (Sequence& choice : live.choices) {
-      const bool decodes = !choice.ended && choice.state == SequenceState::kDecode;
+    for (LiveChoice& choice : live.choices) {
+      const bool decodes = !choice.ended && choice.state() == SequenceState::kDecode;
       if (!decodes || static_cast<int64_t>(choice.tokens.size()) <= policy.n_ctx) continue;
       Discard(choice, policy.n_discard);
       scheduler_.Reevaluate(&choice, arrivals_++);
@@ -378,17 +384,16 @@ void RequestLife::DiscardWhatIsDue(const StepPlan& plan) {
 // ---- ends ---------------------------------------------------------------------------------------
 
 void RequestLife::EndRequest(LiveRequest& live, const ChoiceEnd& end) {
-  for (Sequence& choice : live.choices) {
+  for (LiveChoice& choice : live.choices) {
     if (!choice.ended) EndChoice(choice, end, std::nullopt);
   }
 }
 
 // The one way a choice ends for the engine thread.
-void RequestLife::EndChoice(Sequence& choice, ChoiceEnd end, std::optional<TokenInfo> last_token) {
+void RequestLife::EndChoice(LiveChoice& choice, ChoiceEnd end, std::optional<TokenInfo> last_token) {
   LiveRequest& live = *choice.live;
   choice.ended = true;
-  ended_pages_ += PagesHeldBy(choice.lease);
-  choice.timings.finished_ns = now_ns_;
+  ended_pages_ += PagesHeldBy(choice.lease());
   counters_.discarded_tokens[static_cast<size_t>(choice.request->context_policy->type)] += Discarded(choice);
   if (end.status.code() == StatusCode::kInternal) scheduler_.Forget(&choice);  // a fault of what it computed
   const bool ended_well = end.status.ok() && end.reason != FinishReason::kCancelled;
@@ -401,7 +406,7 @@ void RequestLife::EndChoice(Sequence& choice, ChoiceEnd end, std::optional<Token
   output.end = std::move(end);
 
   const bool all_ended = std::all_of(live.choices.begin(), live.choices.end(),
-                                     [](const Sequence& other) { return other.ended; });
+                                     [](const LiveChoice& other) { return other.ended; });
   if (!all_ended) return;
   ++counters_.finished_requests;
   if (output.end->reason == FinishReason::kCancelled) ++counters_.cancelled_requests;
@@ -415,15 +420,19 @@ void RequestLife::EndEverything(const Status& status) {
   for (const auto& live : planned_) EndRequest(*live, end);
 }
 
-ChoiceOutput& RequestLife::Emit(Sequence& choice) {
+ChoiceOutput& RequestLife::Emit(LiveChoice& choice) {
   LiveRequest& live = *choice.live;
   ChoiceOutput& output = step_output_->emplace_back();
   output.request = {live.shared_from_this(), &live.output};
   output.choice = choice.choice;
+  output.usage = choice.usage();
+  output.usage.prompt_tokens = std::ssize(choice.request->prompt);
   if (choice.request->context_policy->type != ContextPolicyType::kNone)
-    choice.usage.discarded_tokens = Discarded(choice);
-  output.usage = choice.usage;
-  output.timings = choice.timings;
+    output.usage.discarded_tokens = Discarded(choice);
+  output.timings = choice.moments;
+  output.timings.admitted_ns = choice.timings().admitted_ns;
+  output.timings.first_chunk_ns = choice.timings().first_chunk_ns;
+  output.timings.last_chunk_ns = choice.timings().last_chunk_ns;
   output.timings.finished_ns = now_ns_;
   if (!live.started) output.started = std::make_unique<StreamStarted>(Started(live));
   return output;
@@ -432,10 +441,10 @@ ChoiceOutput& RequestLife::Emit(Sequence& choice) {
 StreamStarted RequestLife::Started(LiveRequest& live) {
   live.started = true;
   StreamStarted started;
-  started.prompt_tokens = live.choices[0].usage.prompt_tokens;
-  started.cached_tokens = live.choices[0].usage.cached_tokens;
+  started.prompt_tokens = std::ssize(live.request.prompt);
+  started.cached_tokens = live.choices[0].usage().cached_tokens;
   started.seed = live.seed;
-  const Sequence& first = live.choices[0];
+  const LiveChoice& first = live.choices[0];
   const bool scored = first.wants_scores() &&
                       std::ssize(live.prompt_logprobs) == first.ScoresBefore(first.prompt_tokens()) &&
                       std::all_of(live.prompt_logprobs.begin(), live.prompt_logprobs.end(),

@@ -49,6 +49,8 @@ class RequestLife {
 
   // A plan was made. The first one that a request is in takes it out of what waits.
   void NotePlan(const StepPlan& plan, bool preempted);
+  // The forward pass of a prefill step has ended.
+  void NotePrefilled(const StepPlan& plan, int64_t begin_ns, int64_t end_ns);
   // Of the plan's samples, once their masks are filled or their rows sit the step out; until the next call.
   const SampleInputs& InputsOf(const StepPlan& plan);
   // Gives choices what their rows computed. What each row counts for.
@@ -68,15 +70,15 @@ class RequestLife {
 
   void TakeScores(LiveRequest& live, const StepRow& row, std::span<ScoredToken> scores);
   void TakeSamples(const StepRow& row, std::span<ScoredToken> samples);
-  void ForkSiblings(Sequence& parent);
-  void AcceptToken(Sequence& choice, ScoredToken scored);
+  void ForkSiblings(LiveChoice& parent);
+  void AcceptToken(LiveChoice& choice, ScoredToken scored);
   // How this token ends its choice, if it does.
-  std::optional<ChoiceEnd> EndByToken(const Sequence& choice, int32_t token) const;
-  static Status WhyNoToken(const Sequence& choice);
+  std::optional<ChoiceEnd> EndByToken(const LiveChoice& choice, int32_t token) const;
+  static Status WhyNoToken(const LiveChoice& choice);
 
   void EndRequest(LiveRequest& live, const ChoiceEnd& end);
-  void EndChoice(Sequence& choice, ChoiceEnd end, std::optional<TokenInfo> last_token);
-  ChoiceOutput& Emit(Sequence& choice);
+  void EndChoice(LiveChoice& choice, ChoiceEnd end, std::optional<TokenInfo> last_token);
+  ChoiceOutput& Emit(LiveChoice& choice);
   static StreamStarted Started(LiveRequest& live);
 
   const EngineLimits& limits_;

@@ -50,7 +50,7 @@ class WaitingRequests {
     bool operator>(const Deadline& other) const { return end_ns > other.end_ns; }
   };
 
-  static int64_t ArrivalOf(const LiveRequest& request) { return request.choices[0].arrival; }
+  static int64_t ArrivalOf(const LiveRequest& request) { return request.choices[0].arrival(); }
   template <typename End>
   void EndOne(Requests::iterator at, const End& end);
   std::shared_ptr<LiveRequest> Remove(Requests::iterator at);

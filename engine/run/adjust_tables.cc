@@ -7,9 +7,9 @@
 namespace tramontane {
 
 const AdjustTables::Held& AdjustTables::HeldFor(const Sequence& sequence) const {
-  TM_CHECK(sequence.slot >= 0 && sequence.slot < std::ssize(held_), "request %s: slot %d of %zu",
-           sequence.request->id.c_str(), sequence.slot, held_.size());
-  return held_[static_cast<size_t>(sequence.slot)];
+  TM_CHECK(sequence.slot() >= 0 && sequence.slot() < std::ssize(held_), "request %s: slot %d of %zu",
+           sequence.request->id.c_str(), sequence.slot(), held_.size());
+  return held_[static_cast<size_t>(sequence.slot())];
 }
 
 AdjustTables::Change AdjustTables::ChangeFor(const Sequence& sequence, const SamplingHistory& history) const {
@@ -23,7 +23,7 @@ AdjustTables::Change AdjustTables::ChangeFor(const Sequence& sequence, const Sam
 
 AdjustTables::Change AdjustTables::Update(const Sequence& sequence, const SamplingHistory& history) {
   const Change change = ChangeFor(sequence, history);
-  held_[static_cast<size_t>(sequence.slot)] =
+  held_[static_cast<size_t>(sequence.slot())] =
       change == Change::kNoRoom
           ? Held()
           : Held{.history = history.id(), .choice = sequence.choice, .version = history.version()};

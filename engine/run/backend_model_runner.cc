@@ -425,7 +425,7 @@ StatusOr<BackendModelRunner::PackedRound> BackendModelRunner::PackRound(OpenStep
     rows.host[i] = row.sampling;
     if (row.history != nullptr) {
       const std::span<const LogitAdjust> all = row.history->adjusts();
-      int32_t first = adjust_tables_.FirstEntry(row.sequence->slot);
+      int32_t first = adjust_tables_.FirstEntry(row.sequence->slot());
       if (row.change == Change::kNoRoom) {
         first = static_cast<int32_t>(adjusts.device - DeviceAdjusts() + (adjust - adjusts.host));
         adjust = std::copy(all.begin(), all.end(), adjust);

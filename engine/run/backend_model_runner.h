@@ -126,7 +126,7 @@ class BackendModelRunner final : public ModelRunner {
   // Forward.
   void ListRecordsInFlight(const StepPlan& plan);
   SampledSlot& SampledOf(const Sequence& sequence) {
-    return sampled_slots_[static_cast<size_t>(sequence.slot)];
+    return sampled_slots_[static_cast<size_t>(sequence.slot())];
   }
   const RecordedStep* FindRecorded(const StepPlan& plan, bool sees_sinks) const;
   Status UploadBatch(const PackedBatch& packed, const std::byte* host);

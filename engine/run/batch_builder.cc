@@ -135,8 +135,8 @@ GroupArrays PackGroup(const StepPlan& plan, size_t group, int32_t page_size, con
   int64_t token = 0;
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
-    const PageTable& table = row.sequence->lease.tables[group];
-    packed.first_entry.host[r] = tables.FirstEntry(group, row.sequence->slot);
+    const PageTable& table = row.sequence->lease().tables[group];
+    packed.first_entry.host[r] = tables.FirstEntry(group, row.sequence->slot());
     packed.page_mask.host[r] = tables.PageMask(group);
     packed.kv_base.host[r] = static_cast<int32_t>(table.kv_base);
     packed.kv_end.host[r] = static_cast<int32_t>(EndOf(row));
@@ -158,7 +158,7 @@ GroupArrays PackGroup(const StepPlan& plan, size_t group, int32_t page_size, con
 int64_t ListedPages(const StepPlan& plan, size_t group, int32_t page_size) {
   int64_t pages = 0;
   for (auto row = plan.rows.begin(); row != plan.rows.end() && IsPlain(*row); ++row) {
-    pages += PagesFor(EndOf(*row) - row->sequence->lease.tables[group].kv_base, page_size);
+    pages += PagesFor(EndOf(*row) - row->sequence->lease().tables[group].kv_base, page_size);
   }
   return pages;
 }
@@ -173,7 +173,7 @@ SinkRows PackSinks(const StepPlan& plan, const SlotTables& tables, const Room& r
   int64_t token = 0;
   for (const StepRow& row : plan.rows) {
     for (int64_t position = row.start; position < EndOf(row); ++position, ++token) {
-      const RowView view = SeenAt(row.sequence->lease, position);
+      const RowView view = SeenAt(row.sequence->lease(), position);
       len.host[token] = static_cast<int32_t>(view.sink_len);
       left.host[token] = static_cast<int32_t>(view.left);
       // Also where its query stands among the tokens held, whatever it sees: a model may scale by that.
@@ -189,7 +189,7 @@ SinkRows PackSinks(const StepPlan& plan, const SlotTables& tables, const Room& r
   for (size_t g = 0; g < groups->size(); ++g) {
     const PackedArray<int32_t> sink_entry = block.Take<int32_t>(room.rows);
     for (size_t r = 0; r < plan.rows.size(); ++r) {
-      sink_entry.host[r] = tables.SinkEntry(g, plan.rows[r].sequence->slot);
+      sink_entry.host[r] = tables.SinkEntry(g, plan.rows[r].sequence->slot());
     }
     std::fill(sink_entry.host + plan.rows.size(), sink_entry.host + room.rows, 0);
     (*groups)[g].sink_entry = sink_entry.device;
@@ -205,7 +205,7 @@ AttentionMaskView PackMasks(const StepPlan& plan, size_t group, const KvLayout& 
   const auto rows = std::ssize(plan.rows);
   const PackedArray<int32_t> indptr = block.Take<int32_t>(rows + 1);
   const auto listing_of = [&](const StepRow& row) {
-    return ListingOf(row, row.sequence->lease.tables[group], page_size);
+    return ListingOf(row, row.sequence->lease().tables[group], page_size);
   };
   int64_t bytes = 0, pages = 0;
   for (int64_t r = 0; r < rows; ++r) {
@@ -223,7 +223,7 @@ AttentionMaskView PackMasks(const StepPlan& plan, size_t group, const KvLayout& 
   for (int64_t r = 0; r < rows; ++r) {
     const StepRow& row = plan.rows[static_cast<size_t>(r)];
     if (!IsMasked(row)) continue;
-    const PageTable& table = row.sequence->lease.tables[group];
+    const PageTable& table = row.sequence->lease().tables[group];
     const BranchListing listing = listing_of(row);
     listing.ShowKeys(layout.groups[group].window, bits.host + indptr.host[r]);
     listing.ListPages(table, listed.host + entry);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/kv/kv_store.h"
+#include "engine/schedule/scheduler.h"
 #include "kernels/core/check.h"
 
 namespace tramontane {
@@ -14,29 +14,29 @@ constexpr int64_t kMostNs = 1'000'000'000;  // in all
 constexpr int kLeastRuns = 2;
 constexpr int kMostRuns = 8;
 constexpr int64_t kEnoughNs = 10'000'000;  // of one count: more runs than the least only where they are short
+constexpr int64_t kEnoughCost = 1 << 20;   // of a step, for so many tokens, whatever their keys count
 constexpr int64_t kWeightBytes = int64_t{64} << 20;
 
 // A prompt of so many tokens, in one chunk.
 StatusOr<int64_t> TimeRows(int32_t rows, int32_t layers, const EngineLimits& limits, const KvLayout& layout,
                            BackendModelRunner& runner, const Clock& clock) {
-  KvStore store(layout, limits.pool_pages, PrefixCache::kOff);
   Request request;
   request.prompt.assign(static_cast<size_t>(rows), 0);
   Sequence sequence;
   sequence.request = &request;
   sequence.tokens = SequenceTokens(request.prompt);
-  sequence.slot = 0;
-  sequence.lease = store.NewLease();
-  StepPlan plan;
-  plan.lane = Lane::kPrefill;
-  plan.tokens = rows;
-  plan.rows.push_back({.sequence = &sequence, .start = 0, .count = rows, .ask = {}});
-  store.Extend(sequence.lease, 0, rows, &plan.copies);
-  sequence.scheduled_len = rows;
+  sequence.max_len = rows;
+  EngineLimits in_one_step = limits;
+  in_one_step.max_step_cost = kEnoughCost;
+  in_one_step.prefix_cache = false;
+  Scheduler scheduler(in_one_step, layout);
+  scheduler.Admit(&sequence, 0);
+  const StepPlan plan = scheduler.Plan(0);
+  TM_CHECK(plan.tokens == rows, "a step of %lld tokens in place of %d", static_cast<long long>(plan.tokens),
+           rows);
   const int64_t begin_ns = clock.NowNs();
   const Status status = runner.RunLayers(plan, layers);
   const int64_t ns = clock.NowNs() - begin_ns;
-  store.Release(sequence.lease);
   TM_RETURN_IF_ERROR(status);
   return std::max<int64_t>(ns, 1);
 }

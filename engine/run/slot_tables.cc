@@ -31,12 +31,12 @@ SlotTables::SlotTables(const KvLayout& layout, const EngineLimits& limits, int64
 }
 
 void SlotTables::Update(const StepRow& row, std::vector<int32_t>* pairs) {
-  const int32_t slot = row.sequence->slot;
+  const int32_t slot = row.sequence->slot();
   TM_CHECK(slot >= 0 && slot < std::ssize(leases_), "request %s: slot %d of %zu",
            row.sequence->request->id.c_str(), slot, leases_.size());
   uint64_t& lease = leases_[static_cast<size_t>(slot)];
-  const bool is_other_lease = lease != row.sequence->lease.id;
-  lease = row.sequence->lease.id;
+  const bool is_other_lease = lease != row.sequence->lease().id;
+  lease = row.sequence->lease().id;
   for (size_t group = 0; group < groups_.size(); ++group) UpdateGroup(row, group, is_other_lease, pairs);
 }
 
@@ -44,8 +44,8 @@ void SlotTables::Update(const StepRow& row, std::vector<int32_t>* pairs) {
 // the copy of one that was shared.
 void SlotTables::UpdateGroup(const StepRow& row, size_t group, bool is_other_lease,
                              std::vector<int32_t>* pairs) {
-  const int32_t slot = row.sequence->slot, page_size = layout_.format.page_size;
-  const Lease& lease = row.sequence->lease;
+  const int32_t slot = row.sequence->slot(), page_size = layout_.format.page_size;
+  const Lease& lease = row.sequence->lease();
   const PageTable& table = lease.tables[group];
   Listed& listed = listed_[static_cast<size_t>(slot) * groups_.size() + group];
   if (is_other_lease) listed = {};

@@ -65,10 +65,10 @@ size_t PartWay::IndexOf(const Sequence* sequence) const {
 }
 
 PartWay::Needs PartWay::NeedsOf(const Sequence& sequence) const {
-  const bool is_unplanned = sequence.scheduled_len < sequence.prefill_len;
-  return {.pages = store_.PagesToReach(sequence.lease, sequence.prefill_len, ahead_),
+  const bool is_unplanned = sequence.scheduled_len() < sequence.prefill_len();
+  return {.pages = store_.PagesToReach(sequence.lease(), sequence.prefill_len(), ahead_),
           .unplanned = is_unplanned ? 1 : 0,
-          .long_unplanned = is_unplanned && !sequence.fits_one_chunk ? 1 : 0};
+          .long_unplanned = is_unplanned && !sequence.fits_one_chunk() ? 1 : 0};
 }
 
 void PartWay::Count(const Needs& needs, int32_t sign) {

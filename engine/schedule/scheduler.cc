@@ -32,17 +32,17 @@ constexpr int64_t kDiskPatienceNs = 10'000'000'000;
 // at least. The others come with the next step.
 constexpr int64_t kMostTokensReady = 1 << 17;
 
-int64_t PrefillLeft(const Sequence& sequence) { return sequence.prefill_len - sequence.scheduled_len; }
+int64_t PrefillLeft(const Sequence& sequence) { return sequence.prefill_len() - sequence.scheduled_len(); }
 
 // The token at max_len - 1 is the last one, and it is never fed back. Before a discard nothing is computed at
 // positions that will be others'.
 bool HasDecodeLeft(const Sequence& sequence) {
-  return sequence.scheduled_len < std::min(sequence.max_len - 1, sequence.computed_before_discard());
+  return sequence.scheduled_len() < std::min(sequence.max_len - 1, sequence.computed_before_discard());
 }
 
 // Keys that a row of the sequence sees at most.
 int64_t MostKeys(const Sequence& sequence) {
-  return std::min(sequence.lease.plain_len == INT64_MAX ? kMaxContext : sequence.lease.policy.n_ctx,
+  return std::min(sequence.lease().plain_len == INT64_MAX ? kMaxContext : sequence.lease().policy.n_ctx,
                   kMaxContext);
 }
 
@@ -52,7 +52,7 @@ int64_t PrefixToKeep(const Sequence& sequence) {
   return policy.type == ContextPolicyType::kReevaluate ? policy.n_keep : 0;
 }
 
-bool HasKept(const Sequence& sequence) { return !sequence.kept.tables.empty(); }
+bool HasKept(const Sequence& sequence) { return !sequence.kept().tables.empty(); }
 
 // Of a sequence that waits.
 int64_t KeptPrefix(const Sequence& sequence) { return HasKept(sequence) ? PrefixToKeep(sequence) : 0; }
@@ -90,19 +90,21 @@ Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout, const S
   if (tier != nullptr && costs_.prefill.known()) store_.SetTokenNs(costs_.prefill.token_ns());
 }
 
-void Scheduler::Admit(Sequence* sequence) {
-  TM_CHECK(sequence->state == SequenceState::kWaiting && sequence->slots == 0 && sequence->choice == 0,
+void Scheduler::Admit(Sequence* sequence, int64_t arrival) {
+  TM_CHECK(sequence->state_ == SequenceState::kWaiting && sequence->slots_ == 0 && sequence->choice == 0,
            "request %s is admitted twice", sequence->request->id.c_str());
   TM_CHECK(sequence->request->choices <= limits_.max_sequences, "%d choices", sequence->request->choices);
   const bool endless =
       sequence->request->context_policy.value_or(ContextPolicy()).type != ContextPolicyType::kNone;
   TM_CHECK(sequence->max_len <= (endless ? kMaxEndlessText : limits_.context) && !sequence->tokens.empty(),
            "a sequence of %lld tokens", static_cast<long long>(sequence->max_len));
+  sequence->arrival_ = arrival;
   TM_CHECK(queue_.empty() || Older(**queue_.rbegin(), *sequence), "request %s is admitted out of order",
            sequence->request->id.c_str());
-  sequence->lease = store_.NewLease(MaskPolicyOf(sequence->request->context_policy.value_or(ContextPolicy())),
-                                    sequence->tree != nullptr ? sequence->tree->trunk_len : INT64_MAX);
-  sequence->lease.prefers_cache = sequence->request->prefers_cache;
+  sequence->lease_ =
+      store_.NewLease(MaskPolicyOf(sequence->request->context_policy.value_or(ContextPolicy())),
+                      sequence->tree != nullptr ? sequence->tree->trunk_len : INT64_MAX);
+  sequence->lease_.prefers_cache = sequence->request->prefers_cache;
   queue_.insert(queue_.end(), sequence);
 }
 
@@ -134,7 +136,7 @@ StepPlan Scheduler::Plan(int64_t now_ns) {
   prefill_run_ = plan.lane == Lane::kPrefill && decode_waits ? prefill_run_ + 1 : 0;
   ++planned_steps_;
   for (const StepRow& row : plan.rows) {
-    ++row.sequence->steps_in_flight;
+    ++row.sequence->steps_in_flight_;
     plan.tokens += row.count;
   }
   return plan;
@@ -154,21 +156,21 @@ void Scheduler::LookAtTier(int64_t now_ns) {
   bool is_oldest = true;
   int64_t tokens = 0;
   for (Sequence* sequence : ready_) {
-    const bool is_parked = sequence->lease.is_parked();
+    const bool is_parked = sequence->lease_.is_parked();
     const bool is_asked_for = is_parked && std::exchange(is_oldest, false);
-    const bool has_news = sequence->seen_reads != tier_reads_ || !store_.tier_reads();
-    if (!is_asked_for && !(has_news && (is_parked || sequence->awaits_pages))) continue;
+    const bool has_news = sequence->seen_reads_ != tier_reads_ || !store_.tier_reads();
+    if (!is_asked_for && !(has_news && (is_parked || sequence->awaits_pages_))) continue;
     if (tokens > kMostTokensReady) return;  // the others have news in the next step, too
     tokens += static_cast<int64_t>(sequence->tokens.size());
-    sequence->seen_reads = tier_reads_;
-    sequence->awaits_pages = is_asked_for ? store_.Fetch(sequence->lease, QueryFor(*sequence))
-                                          : store_.IsComing(sequence->lease, QueryFor(*sequence));
+    sequence->seen_reads_ = tier_reads_;
+    sequence->awaits_pages_ = is_asked_for ? store_.Fetch(sequence->lease_, QueryFor(*sequence))
+                                           : store_.IsComing(sequence->lease_, QueryFor(*sequence));
     Expect(sequence);
   }
 }
 
 bool Scheduler::awaits_pages() const {
-  return std::any_of(ready_.begin(), ready_.end(), [](const Sequence* s) { return s->awaits_pages; });
+  return std::any_of(ready_.begin(), ready_.end(), [](const Sequence* s) { return s->awaits_pages_; });
 }
 
 // In order of arrival and never around a request that needs more slots than are free: so nothing starves it.
@@ -178,23 +180,23 @@ void Scheduler::GiveSlots(int64_t now_ns) {
     Sequence* sequence = *queue_.begin();
     queue_.erase(queue_.begin());
     tokens += static_cast<int64_t>(sequence->tokens.size());
-    sequence->slots = sequence->request->choices;
-    free_slots_ -= sequence->slots;
+    sequence->slots_ = sequence->request->choices;
+    free_slots_ -= sequence->slots_;
     TakeSlot(sequence);
-    sequence->timings.admitted_ns = now_ns;
+    sequence->timings_.admitted_ns = now_ns;
     MakeReady(sequence);
   }
 }
 
 // Of those that it or its parent has been given.
 void Scheduler::TakeSlot(Sequence* sequence) {
-  sequence->slot = idle_slots_.back();
+  sequence->slot_ = idle_slots_.back();
   idle_slots_.pop_back();
 }
 
 bool Scheduler::DecodeWaits() const {
   return std::any_of(decode_.begin(), decode_.end(),
-                     [](const Sequence* s) { return HasDecodeLeft(*s) && !s->held; });
+                     [](const Sequence* s) { return HasDecodeLeft(*s) && !s->held_; });
 }
 
 // Whether decode comes before prefill in this step, where both could go.
@@ -211,7 +213,7 @@ bool Scheduler::DecodeIsDue() const {
 }
 
 bool Scheduler::AnyHeld() const {
-  return std::any_of(decode_.begin(), decode_.end(), [](const Sequence* s) { return s->held; });
+  return std::any_of(decode_.begin(), decode_.end(), [](const Sequence* s) { return s->held_; });
 }
 
 // Held ones too: they go on as soon as their masks are there.
@@ -226,10 +228,10 @@ void Scheduler::PlanDecode(StepPlan* plan) {
   int64_t promised = 0;
   rows_ = decode_;  // preemption shortens the list
   for (Sequence* sequence : rows_) {
-    const bool is_preempted = sequence->state != SequenceState::kDecode;
+    const bool is_preempted = sequence->state_ != SequenceState::kDecode;
     if (is_preempted || !HasDecodeLeft(*sequence) || SitsOut(*sequence)) continue;
-    const int64_t position = sequence->scheduled_len;
-    const auto needed = [&] { return store_.PagesNeeded(sequence->lease, position, position + 1); };
+    const int64_t position = sequence->scheduled_len_;
+    const auto needed = [&] { return store_.PagesNeeded(sequence->lease_, position, position + 1); };
     int64_t pages = needed();
     while (promised + pages > store_.available() && MakeRoomFor(*sequence)) {
       pages = needed();  // less, when the preempted one shared the page to be written
@@ -242,9 +244,9 @@ void Scheduler::PlanDecode(StepPlan* plan) {
   plan->lane = Lane::kDecode;
   plan->cost = static_cast<int64_t>(plan->rows.size());
   for (const StepRow& row : plan->rows) {
-    store_.Extend(row.sequence->lease, row.start, row.start + 1, &plan->copies);
+    store_.Extend(row.sequence->lease_, row.start, row.start + 1, &plan->copies);
     plan->attended_keys += cost_.AttendedKeys(row.start, row.start + 1, MostKeys(*row.sequence));
-    ++row.sequence->scheduled_len;
+    ++row.sequence->scheduled_len_;
   }
 }
 
@@ -289,7 +291,7 @@ double Scheduler::DecodeStepNs() const {
     if (!HasDecodeLeft(*sequence)) continue;
     ++work.tokens;
     work.attended_keys +=
-        cost_.AttendedKeys(sequence->scheduled_len, sequence->scheduled_len + 1, MostKeys(*sequence));
+        cost_.AttendedKeys(sequence->scheduled_len_, sequence->scheduled_len_ + 1, MostKeys(*sequence));
   }
   return costs_.decode.Ns(work);
 }
@@ -300,7 +302,7 @@ double Scheduler::LeastStepNs() const {
   const int64_t tokens = std::clamp<int64_t>(limits_.least_step_tokens, 1, limits_.max_step_tokens);
   double most_ns = ChunkNs(0, tokens, kMaxContext);
   for (const Sequence* sequence : prefill_.all()) {
-    const int64_t begin = sequence->scheduled_len;
+    const int64_t begin = sequence->scheduled_len_;
     most_ns = std::max(most_ns, ChunkNs(begin, begin + tokens, MostKeys(*sequence)));
   }
   return most_ns * (1 + 1e-9);
@@ -320,7 +322,7 @@ void Scheduler::GiveOldest(Budget* left, StepPlan* plan) {
   const Budget half = {left->tokens - left->tokens / 2, left->parts - left->parts / 2, left->ns / 2};
   Sequence* oldest = OldestPrompt(half);
   if (oldest == nullptr || SitsOut(*oldest)) return;
-  const auto may_go = [&] { return oldest->state != SequenceState::kWaiting || MayStart(*oldest, half); };
+  const auto may_go = [&] { return oldest->state_ != SequenceState::kWaiting || MayStart(*oldest, half); };
   while (Give(oldest, half, Least::kOneToken, left, plan) == 0 && may_go() && MakeRoomFor(*oldest)) {
   }
 }
@@ -337,11 +339,11 @@ Sequence* Scheduler::OldestPrompt(const Budget& share) const {
 // or the pages end, so at most one of them is left part-way.
 void Scheduler::GiveShortPrompts(Budget* left, StepPlan* plan) {
   for (Sequence* sequence : prefill_.all()) {
-    if (sequence->fits_one_chunk) Give(sequence, *left, Least::kNothing, left, plan);
+    if (sequence->fits_one_chunk_) Give(sequence, *left, Least::kNothing, left, plan);
   }
   for (size_t i = 0; i < ready_.size() && left->tokens > 0;) {
     Sequence* sequence = ready_[i];
-    if (!sequence->fits_one_chunk || sequence->awaits_pages) {
+    if (!sequence->fits_one_chunk_ || sequence->awaits_pages_) {
       ++i;
       continue;
     }
@@ -363,7 +365,7 @@ void Scheduler::GiveShortestRemaining(Budget* left, StepPlan* plan) {
     return a_left != b_left ? a_left < b_left : Older(*a, *b);
   });
   for (Sequence* sequence : shares_) {
-    if (sequence->state == SequenceState::kWaiting && !MayStart(*sequence, *left)) continue;
+    if (sequence->state_ == SequenceState::kWaiting && !MayStart(*sequence, *left)) continue;
     Give(sequence, *left, Least::kNothing, left, plan);
   }
   while (left->tokens > 0) {
@@ -377,14 +379,14 @@ void Scheduler::GiveShortestRemaining(Budget* left, StepPlan* plan) {
 // The oldest that waits, but for its pages; null when there is none.
 Sequence* Scheduler::FirstReady() const {
   const auto first = std::find_if(ready_.begin(), ready_.end(),
-                                  [](const Sequence* sequence) { return !sequence->awaits_pages; });
+                                  [](const Sequence* sequence) { return !sequence->awaits_pages_; });
   return first == ready_.end() ? nullptr : *first;
 }
 
 // The oldest of those that does not fit one chunk; null when there is none.
 Sequence* Scheduler::FirstLongPrompt() const {
   const auto first = std::find_if(ready_.begin(), ready_.end(), [](const Sequence* sequence) {
-    return !sequence->fits_one_chunk && !sequence->awaits_pages;
+    return !sequence->fits_one_chunk_ && !sequence->awaits_pages_;
   });
   return first == ready_.end() ? nullptr : *first;
 }
@@ -393,9 +395,9 @@ Sequence* Scheduler::FirstLongPrompt() const {
 // begins behind what the store knows of its tokens, and has started if it gets any.
 int64_t Scheduler::Give(Sequence* sequence, Budget share, Least least, Budget* left, StepPlan* plan) {
   if (SitsOut(*sequence)) return 0;
-  const bool waits = sequence->state == SequenceState::kWaiting;
+  const bool waits = sequence->state_ == SequenceState::kWaiting;
   if (waits) Begin(sequence);
-  const int64_t start = sequence->scheduled_len;
+  const int64_t start = sequence->scheduled_len_;
   const int64_t most_keys = MostKeys(*sequence);
   if (least == Least::kOneToken) {
     share.parts = std::max(share.parts, cost_.Parts(start, start + 1, most_keys));
@@ -404,14 +406,14 @@ int64_t Scheduler::Give(Sequence* sequence, Budget share, Least least, Budget* l
   StepRow* row = waits ? nullptr : FindRow(plan, sequence);
   const int64_t count = ChunkThatFits(*sequence, share, row);
   // Less may be known than when it was made ready, and then it is not done at once.
-  const bool lacks_place = waits && start + count < sequence->prefill_len && !HasPlace(*sequence);
+  const bool lacks_place = waits && start + count < sequence->prefill_len_ && !HasPlace(*sequence);
   if (count == 0 || lacks_place) {
     if (waits) GiveBack(sequence);
     if (lacks_place) Expect(sequence);
     return 0;
   }
-  store_.Extend(sequence->lease, start, start + count, &plan->copies);
-  sequence->scheduled_len += count;
+  store_.Extend(sequence->lease_, start, start + count, &plan->copies);
+  sequence->scheduled_len_ += count;
   left->tokens -= count;
   left->parts -= cost_.Parts(start, start + count, most_keys);
   left->ns -= ChunkNs(start, start + count, most_keys);
@@ -434,14 +436,14 @@ int64_t Scheduler::Give(Sequence* sequence, Budget share, Least least, Budget* l
 // the same.
 void Scheduler::Begin(Sequence* sequence) {
   int64_t hit = KeptPrefix(*sequence);
-  if (hit > 0 && hit > store_.KnownPrefix(sequence->lease, QueryFor(*sequence))) {
-    sequence->lease = store_.Fork(sequence->kept, hit);
+  if (hit > 0 && hit > store_.KnownPrefix(sequence->lease_, QueryFor(*sequence))) {
+    sequence->lease_ = store_.Fork(sequence->kept_, hit);
   } else {
-    hit = store_.Acquire(sequence->lease, QueryFor(*sequence));
+    hit = store_.Acquire(sequence->lease_, QueryFor(*sequence));
   }
-  sequence->expected_hit = hit;
-  sequence->scheduled_len = hit;
-  sequence->accepted_len = hit;
+  sequence->expected_hit_ = hit;
+  sequence->scheduled_len_ = hit;
+  sequence->accepted_len_ = hit;
 }
 
 PrefixQuery Scheduler::QueryFor(const Sequence& sequence) {
@@ -450,33 +452,33 @@ PrefixQuery Scheduler::QueryFor(const Sequence& sequence) {
             .identity = sequence.identity,
             .path = &sequence.path};
   }
-  const bool scores = sequence.wants_scores() && sequence.scored_len < sequence.prompt_len() - 1;
-  return {.tokens = TokenView(sequence.tokens).First(sequence.prefill_len),
+  const bool scores = sequence.wants_scores() && sequence.scored_len_ < sequence.prompt_len() - 1;
+  return {.tokens = TokenView(sequence.tokens).First(sequence.prefill_len_),
           .identity = sequence.identity,
-          .most_tokens = scores ? sequence.scored_len : INT64_MAX,
+          .most_tokens = scores ? sequence.scored_len_ : INT64_MAX,
           .owner = sequence.request->kv_owner.get(),
           .path = &sequence.path};
 }
 
 // The first position that a plan computes; of one that waits, as far as is known.
 int64_t Scheduler::StartOf(const Sequence& sequence) {
-  return sequence.state == SequenceState::kWaiting ? sequence.expected_hit : sequence.scheduled_len;
+  return sequence.state_ == SequenceState::kWaiting ? sequence.expected_hit_ : sequence.scheduled_len_;
 }
 
 void Scheduler::GiveBack(Sequence* sequence) {
-  store_.SetAside(sequence->lease, sequence->accepted_len);
-  sequence->scheduled_len = 0;
-  sequence->accepted_len = 0;
+  store_.SetAside(sequence->lease_, sequence->accepted_len_);
+  sequence->scheduled_len_ = 0;
+  sequence->accepted_len_ = 0;
 }
 
 void Scheduler::Start(Sequence* sequence) {
   Remove(ready_, sequence);
-  sequence->state = SequenceState::kPrefill;
+  sequence->state_ = SequenceState::kPrefill;
   prefill_.Add(sequence);
-  if (sequence->usage.prefill_chunks > 0) return;  // it begins again
-  sequence->usage.cached_tokens = sequence->accepted_len;
+  if (sequence->usage_.prefill_chunks > 0) return;  // it begins again
+  sequence->usage_.cached_tokens = sequence->accepted_len_;
   prefix_queries_ += static_cast<int64_t>(sequence->request->prompt.size());
-  prefix_hits_ += sequence->accepted_len;
+  prefix_hits_ += sequence->accepted_len_;
 }
 
 // The longest next chunk within the share and the pages at hand: where pages are short the chunk shrinks. One
@@ -488,11 +490,11 @@ int64_t Scheduler::ChunkThatFits(const Sequence& sequence, const Budget& share, 
   const auto fits = [&](int64_t count) {
     return cost_.Parts(start, start + count, most_keys) <= share.parts &&
            ChunkNs(start, start + count, most_keys) <= share.ns &&
-           store_.PagesNeeded(sequence.lease, start, start + count) <= pages &&
+           store_.PagesNeeded(sequence.lease_, start, start + count) <= pages &&
            TreeBytesOf(sequence, start, start + count) <= tree_bytes_left_;
   };
   const bool joins = row != nullptr && sequence.tree != nullptr;
-  const int64_t end = joins ? sequence.tree->plain_len() : sequence.prefill_len;
+  const int64_t end = joins ? sequence.tree->plain_len() : sequence.prefill_len_;
   int64_t most = std::min(end - start, share.tokens);
   if (most <= 0 || fits(most)) return std::max<int64_t>(most, 0);
   int64_t count = 0;
@@ -505,7 +507,7 @@ int64_t Scheduler::ChunkThatFits(const Sequence& sequence, const Budget& share, 
 
 int64_t Scheduler::TreeBytesOf(const Sequence& sequence, int64_t start, int64_t end) const {
   return sequence.tree == nullptr ? 0
-                                  : TreeBytes(*sequence.tree, store_.layout(), sequence.lease, start, end);
+                                  : TreeBytes(*sequence.tree, store_.layout(), sequence.lease_, start, end);
 }
 
 void Scheduler::FinishPrefillRows(StepPlan* plan, int64_t now_ns) {
@@ -513,12 +515,12 @@ void Scheduler::FinishPrefillRows(StepPlan* plan, int64_t now_ns) {
     Sequence* sequence = row.sequence;
     row.ask = AskOf(*sequence, row.start, row.start + row.count);
     plan->attended_keys += cost_.AttendedKeys(row.start, row.start + row.count, MostKeys(*sequence));
-    sequence->scored_len = std::max(sequence->scored_len, row.ask.score_end);
-    ++sequence->usage.prefill_chunks;
-    if (sequence->timings.first_chunk_ns == 0) sequence->timings.first_chunk_ns = now_ns;
+    sequence->scored_len_ = std::max(sequence->scored_len_, row.ask.score_end);
+    ++sequence->usage_.prefill_chunks;
+    if (sequence->timings_.first_chunk_ns == 0) sequence->timings_.first_chunk_ns = now_ns;
     if (PrefillLeft(*sequence) > 0) continue;
-    if (sequence->output_tokens() == 0) sequence->timings.last_chunk_ns = now_ns;
-    sequence->state = SequenceState::kDecode;
+    if (sequence->output_tokens() == 0) sequence->timings_.last_chunk_ns = now_ns;
+    sequence->state_ = SequenceState::kDecode;
   }
   const auto decoded = std::ssize(decode_);
   prefill_.TakePlanned(&decode_);
@@ -528,11 +530,11 @@ void Scheduler::FinishPrefillRows(StepPlan* plan, int64_t now_ns) {
 
 RowAsk Scheduler::AskOf(const Sequence& sequence, int64_t start, int64_t end) {
   RowAsk ask;
-  if (end == sequence.prefill_len && end < sequence.max_len)
+  if (end == sequence.prefill_len_ && end < sequence.max_len)
     ask.samples = sequence.output_tokens() == 0 ? sequence.request->choices : 1;
   if (!sequence.wants_scores()) return ask;
   // Each token is scored once: not again after preemption, nor for the choices that share the prompt.
-  const int64_t score_begin = std::max(sequence.ScoresBefore(start), sequence.scored_len);
+  const int64_t score_begin = std::max(sequence.ScoresBefore(start), sequence.scored_len_);
   const int64_t score_end = sequence.ScoresBefore(end);
   if (score_begin < score_end) {
     ask.score_begin = score_begin;
@@ -545,7 +547,7 @@ RowAsk Scheduler::AskOf(const Sequence& sequence, int64_t start, int64_t end) {
 
 // Where the pool is too small for the oldest that waits, nobody starts in front of it.
 bool Scheduler::MayStart(const Sequence& sequence, const Budget& share) const {
-  const bool done_at_once = StartOf(sequence) + ChunkThatFits(sequence, share) == sequence.prefill_len;
+  const bool done_at_once = StartOf(sequence) + ChunkThatFits(sequence, share) == sequence.prefill_len_;
   if (!done_at_once && !HasPlace(sequence)) return false;
   return HasPagesToStart(*ready_.front()) && (&sequence == ready_.front() || HasPagesToStart(sequence));
 }
@@ -556,7 +558,7 @@ bool Scheduler::HasPlace(const Sequence& sequence) const {
   const int32_t places = limits_.max_partial_prefills;
   if (prefill_.unplanned() >= places) return false;
   if (places == 1) return &sequence == FirstReady();
-  return sequence.fits_one_chunk || prefill_.long_unplanned() < places - 1;
+  return sequence.fits_one_chunk_ || prefill_.long_unplanned() < places - 1;
 }
 
 // The pool holds what every prompt part-way still needs, one more page per group for every sequence in
@@ -568,15 +570,15 @@ bool Scheduler::HasPagesToStart(const Sequence& sequence) const {
 
 int64_t Scheduler::PagesToStart(const Sequence& sequence) const {
   const auto groups = static_cast<int64_t>(store_.layout().groups.size());
-  const Lease& start = HasKept(sequence) ? sequence.kept : sequence.lease;
-  int64_t pages = store_.PagesToReach(start, sequence.prefill_len, least_chunk_);
-  if (sequence.expects_copy) pages += groups;
+  const Lease& start = HasKept(sequence) ? sequence.kept_ : sequence.lease_;
+  int64_t pages = store_.PagesToReach(start, sequence.prefill_len_, least_chunk_);
+  if (sequence.expects_copy_) pages += groups;
   pages += prefill_.pages() + static_cast<int64_t>(decode_.size()) * groups;
   return pages;
 }
 
 int64_t Scheduler::RemainingParts(const Sequence& sequence) const {
-  return cost_.Parts(StartOf(sequence), sequence.prefill_len, MostKeys(sequence));
+  return cost_.Parts(StartOf(sequence), sequence.prefill_len_, MostKeys(sequence));
 }
 
 // ---- pages --------------------------------------------------------------------------------------
@@ -587,13 +589,13 @@ int64_t Scheduler::PagesAvailable(const Sequence& sequence) const {
 }
 
 bool Scheduler::SitsOut(const Sequence& sequence) const {
-  return sequence.held || victim_in_flight_ == &sequence;
+  return sequence.held_ || victim_in_flight_ == &sequence;
 }
 
 // Of those not in flight; null when there is none.
 Sequence* Scheduler::HeldWithPages() const {
   const auto found = std::find_if(decode_.begin(), decode_.end(),
-                                  [](const Sequence* s) { return s->held && s->steps_in_flight == 0; });
+                                  [](const Sequence* s) { return s->held_ && s->steps_in_flight_ == 0; });
   return found == decode_.end() ? nullptr : *found;
 }
 
@@ -611,7 +613,7 @@ bool Scheduler::MakeRoomFor(const Sequence& sequence) {
     if (!list->empty() && (youngest == nullptr || Older(*youngest, *list->back()))) youngest = list->back();
   }
   if (youngest == nullptr || !Older(sequence, *youngest)) return false;
-  if (youngest->steps_in_flight > 0) {
+  if (youngest->steps_in_flight_ > 0) {
     victim_in_flight_ = youngest;
     return false;
   }
@@ -620,50 +622,51 @@ bool Scheduler::MakeRoomFor(const Sequence& sequence) {
 }
 
 void Scheduler::Preempt(Sequence* sequence) {
-  ++sequence->usage.preemptions;
+  ++sequence->usage_.preemptions;
   ++preemptions_;
   LetGoOfKept(sequence);
   SendBack(sequence);
 }
 
 void Scheduler::Reevaluate(Sequence* sequence, int64_t arrival) {
-  TM_CHECK(sequence->state == SequenceState::kDecode && sequence->steps_in_flight == 0,
+  TM_CHECK(sequence->state_ == SequenceState::kDecode && sequence->steps_in_flight_ == 0,
            "choice %d of request %s is to be computed again while it is computed", sequence->choice,
            sequence->request->id.c_str());
   KeepPrefix(sequence);
-  sequence->arrival = arrival;
+  sequence->arrival_ = arrival;
   if (HasKept(*sequence) && Remove(keepers_, sequence)) InsertByAge(keepers_, sequence);
   SendBack(sequence);
 }
 
 void Scheduler::LeaveLane(Sequence* sequence) {
-  if (sequence->state == SequenceState::kPrefill) prefill_.Remove(sequence);
-  if (sequence->state == SequenceState::kDecode) Remove(decode_, sequence);
+  if (sequence->state_ == SequenceState::kPrefill) prefill_.Remove(sequence);
+  if (sequence->state_ == SequenceState::kDecode) Remove(decode_, sequence);
 }
 
 void Scheduler::SendBack(Sequence* sequence) {
   LeaveLane(sequence);
   GiveBack(sequence);
-  sequence->state = SequenceState::kWaiting;
-  sequence->held = sequence->held || sequence->undecided;
-  if (!sequence->held) MakeReady(sequence);
+  sequence->state_ = SequenceState::kWaiting;
+  sequence->held_ = sequence->held_ || sequence->undecided;
+  if (!sequence->held_) MakeReady(sequence);
 }
 
 // By age: what was preempted comes before everything that arrived later.
 void Scheduler::MakeReady(Sequence* sequence) {
-  sequence->prefill_len = static_cast<int64_t>(sequence->tokens.size());
-  sequence->awaits_pages = store_.Fetch(sequence->lease, QueryFor(*sequence));
+  sequence->prefill_len_ = static_cast<int64_t>(sequence->tokens.size());
+  sequence->awaits_pages_ = store_.Fetch(sequence->lease_, QueryFor(*sequence));
   Expect(sequence);
   InsertByAge(ready_, sequence);
 }
 
 void Scheduler::Expect(Sequence* sequence) {
-  sequence->expected_hit =
-      std::max(store_.KnownPrefix(sequence->lease, QueryFor(*sequence)), KeptPrefix(*sequence));
-  sequence->expects_copy =
-      !sequence->lease.is_parked() && OffsetInPage(sequence->expected_hit, store_.page_size()) != 0;
-  sequence->fits_one_chunk = sequence->prefill_len - sequence->expected_hit <= limits_.max_step_tokens / 2 &&
-                             RemainingParts(*sequence) <= limits_.step_cost() * cost_.parts_per_token() / 2;
+  sequence->expected_hit_ =
+      std::max(store_.KnownPrefix(sequence->lease_, QueryFor(*sequence)), KeptPrefix(*sequence));
+  sequence->expects_copy_ =
+      !sequence->lease_.is_parked() && OffsetInPage(sequence->expected_hit_, store_.page_size()) != 0;
+  sequence->fits_one_chunk_ =
+      sequence->prefill_len_ - sequence->expected_hit_ <= limits_.max_step_tokens / 2 &&
+      RemainingParts(*sequence) <= limits_.step_cost() * cost_.parts_per_token() / 2;
 }
 
 // ---- prefixes that discards keep --------------------------------------------------------------------
@@ -673,11 +676,11 @@ void Scheduler::Expect(Sequence* sequence) {
 void Scheduler::KeepPrefix(Sequence* sequence) {
   const int64_t prefix = PrefixToKeep(*sequence);
   if (prefix == 0 || HasKept(*sequence)) return;
-  for (size_t group = 0; group < sequence->lease.tables.size(); ++group) {
-    const bool has_hole = !sequence->lease.begins.empty() && sequence->lease.begins[group] > 0;
-    if (sequence->lease.tables[group].kv_base > 0 || has_hole) return;
+  for (size_t group = 0; group < sequence->lease_.tables.size(); ++group) {
+    const bool has_hole = !sequence->lease_.begins.empty() && sequence->lease_.begins[group] > 0;
+    if (sequence->lease_.tables[group].kv_base > 0 || has_hole) return;
   }
-  sequence->kept = store_.Fork(sequence->lease, prefix);
+  sequence->kept_ = store_.Fork(sequence->lease_, prefix);
   InsertByAge(keepers_, sequence);
 }
 
@@ -687,20 +690,20 @@ void Scheduler::KeepPrefixOnceFull(Sequence* sequence) {
   const int64_t prefix = has_window_ ? PrefixToKeep(*sequence) : 0;
   if (prefix == 0 || HasKept(*sequence)) return;
   const int64_t pages = PagesFor(prefix, store_.page_size());
-  if (sequence->accepted_len >= pages * store_.page_size()) KeepPrefix(sequence);
+  if (sequence->accepted_len_ >= pages * store_.page_size()) KeepPrefix(sequence);
 }
 
 void Scheduler::ForkKept(const Sequence& parent, Sequence* sequence) {
   if (!HasKept(parent)) return KeepPrefixOnceFull(sequence);
-  sequence->kept = store_.Fork(parent.kept, PrefixToKeep(parent));
+  sequence->kept_ = store_.Fork(parent.kept_, PrefixToKeep(parent));
   InsertByAge(keepers_, sequence);
 }
 
 void Scheduler::LetGoOfKept(Sequence* sequence) {
   if (!HasKept(*sequence)) return;
   Remove(keepers_, sequence);
-  store_.Release(sequence->kept);
-  sequence->kept = {};
+  store_.Release(sequence->kept_);
+  sequence->kept_ = {};
 }
 
 // They save computing and are no condition for anything, so they go before anybody is preempted or waits: the
@@ -711,7 +714,8 @@ bool Scheduler::LetGoOfSomeKept() {
   while (!keepers_.empty() && store_.available() == available) {
     Sequence* sequence = keepers_.back();
     LetGoOfKept(sequence);
-    if (sequence->state == SequenceState::kWaiting && !sequence->held) Expect(sequence);  // less than before
+    if (sequence->state_ == SequenceState::kWaiting && !sequence->held_)
+      Expect(sequence);  // less than before
   }
   return store_.available() > available;
 }
@@ -722,7 +726,7 @@ void Scheduler::LetGoOfWhatIsInTheWay(Sequence* first) {
   while (!keepers_.empty() && !HasPagesToStart(*first) && LetGoOfSomeKept()) {
   }
   const auto groups = static_cast<int64_t>(store_.layout().groups.size());
-  const bool lacks_copies = first->expects_copy && !HasKept(*first) && !HasPagesToStart(*first) &&
+  const bool lacks_copies = first->expects_copy_ && !HasKept(*first) && !HasPagesToStart(*first) &&
                             PagesToStart(*first) - groups <= store_.available();
   if (!lacks_copies) return;
   store_.ForgetIdle(first->request->kv_owner.get());
@@ -732,48 +736,51 @@ void Scheduler::LetGoOfWhatIsInTheWay(Sequence* first) {
 // ---- results ------------------------------------------------------------------------------------
 
 void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
-  TM_CHECK(parent.slots > 1 && sequence->state == SequenceState::kWaiting && sequence->slots == 0,
+  TM_CHECK(parent.slots_ > 1 && sequence->state_ == SequenceState::kWaiting && sequence->slots_ == 0,
            "choice %d of request %s has no slot, or is there already", sequence->choice,
            parent.request->id.c_str());
-  --parent.slots;
-  sequence->slots = 1;
+  --parent.slots_;
+  sequence->slots_ = 1;
   TakeSlot(sequence);
-  sequence->state = SequenceState::kDecode;
-  sequence->prefill_len = parent.prompt_len();
-  sequence->scheduled_len = sequence->prefill_len;
-  sequence->accepted_len = sequence->prefill_len;
-  sequence->lease = store_.Fork(parent.lease, sequence->prefill_len);
+  sequence->state_ = SequenceState::kDecode;
+  sequence->prefill_len_ = parent.prompt_len();
+  sequence->scheduled_len_ = sequence->prefill_len_;
+  sequence->accepted_len_ = sequence->prefill_len_;
+  sequence->lease_ = store_.Fork(parent.lease_, sequence->prefill_len_);
   ForkKept(parent, sequence);
-  store_.Roll(sequence->lease, sequence->accepted_len);
-  sequence->timings = parent.timings;
+  store_.Roll(sequence->lease_, sequence->accepted_len_);
+  sequence->arrival_ = parent.arrival_;
+  sequence->timings_ = parent.timings_;
+  sequence->usage_ = parent.usage_;
   InsertByAge(decode_, sequence);
 }
 
 void Scheduler::Hold(Sequence* sequence) {
-  TM_CHECK(sequence->state == SequenceState::kDecode, "choice %d of request %s is held, and is not in decode",
-           sequence->choice, sequence->request->id.c_str());
-  sequence->held = true;
+  TM_CHECK(sequence->state_ == SequenceState::kDecode,
+           "choice %d of request %s is held, and is not in decode", sequence->choice,
+           sequence->request->id.c_str());
+  sequence->held_ = true;
 }
 
 void Scheduler::Resume(Sequence* sequence) {
-  TM_CHECK(sequence->held, "choice %d of request %s is not held", sequence->choice,
+  TM_CHECK(sequence->held_, "choice %d of request %s is not held", sequence->choice,
            sequence->request->id.c_str());
-  sequence->held = false;
-  if (sequence->state == SequenceState::kWaiting) MakeReady(sequence);
+  sequence->held_ = false;
+  if (sequence->state_ == SequenceState::kWaiting) MakeReady(sequence);
 }
 
 void Scheduler::Forget(Sequence* sequence) {
-  store_.Forget(sequence->lease);
+  store_.Forget(sequence->lease_);
   store_.ForgetIdle(sequence->request->kv_owner.get());
 }
 
 void Scheduler::Finish(Sequence* sequence) {
-  const SequenceState state = sequence->state;
+  const SequenceState state = sequence->state_;
   if (state == SequenceState::kFinished) return;
   LeaveLane(sequence);
-  sequence->state = SequenceState::kFinished;
+  sequence->state_ = SequenceState::kFinished;
   if (state == SequenceState::kWaiting && queue_.erase(sequence) == 0) Remove(ready_, sequence);
-  if (sequence->steps_in_flight == 0) Release(sequence);
+  if (sequence->steps_in_flight_ == 0) Release(sequence);
 }
 
 void Scheduler::Apply(const StepPlan& plan, const std::vector<RowOutcome>& outcomes) {
@@ -785,22 +792,22 @@ void Scheduler::Apply(const StepPlan& plan, const std::vector<RowOutcome>& outco
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const StepRow& row = plan.rows[i];
     Sequence* sequence = row.sequence;
-    --sequence->steps_in_flight;
-    if (sequence->state == SequenceState::kFinished) {
-      sequence->accepted_len += outcomes[i].accepted;
-      store_.Seal(sequence->lease, sequence->tokens, sequence->accepted_len, &sequence->path);
-      if (sequence->steps_in_flight == 0) Release(sequence);
+    --sequence->steps_in_flight_;
+    if (sequence->state_ == SequenceState::kFinished) {
+      sequence->accepted_len_ += outcomes[i].accepted;
+      store_.Seal(sequence->lease_, sequence->tokens, sequence->accepted_len_, &sequence->path);
+      if (sequence->steps_in_flight_ == 0) Release(sequence);
       continue;
     }
     const int32_t refused = row.count - outcomes[i].accepted;
-    TM_CHECK(refused == 0 || (refused > 0 && sequence->steps_in_flight == 0 && plan.lane == Lane::kDecode),
+    TM_CHECK(refused == 0 || (refused > 0 && sequence->steps_in_flight_ == 0 && plan.lane == Lane::kDecode),
              "step %lld: %d of %d positions are accepted", static_cast<long long>(plan.step),
              outcomes[i].accepted, row.count);
-    sequence->scheduled_len -= refused;
-    sequence->accepted_len += outcomes[i].accepted;
-    store_.Seal(sequence->lease, sequence->tokens, sequence->accepted_len, &sequence->path);
+    sequence->scheduled_len_ -= refused;
+    sequence->accepted_len_ += outcomes[i].accepted;
+    store_.Seal(sequence->lease_, sequence->tokens, sequence->accepted_len_, &sequence->path);
     KeepPrefixOnceFull(sequence);
-    store_.Roll(sequence->lease, sequence->accepted_len);
+    store_.Roll(sequence->lease_, sequence->accepted_len_);
   }
 }
 
@@ -814,14 +821,15 @@ void Scheduler::Learn(const StepPlan& plan, int64_t ns) {
 void Scheduler::Release(Sequence* sequence) {
   LetGoOfKept(sequence);
   if (sequence->leaves_idle) {
-    store_.LeaveIdle(sequence->lease, sequence->tokens, sequence->accepted_len, sequence->request->kv_owner);
+    store_.LeaveIdle(sequence->lease_, sequence->tokens, sequence->accepted_len_,
+                     sequence->request->kv_owner);
   } else {
-    store_.Release(sequence->lease);
+    store_.Release(sequence->lease_);
   }
-  free_slots_ += sequence->slots;
-  sequence->slots = 0;
-  if (sequence->slot >= 0) idle_slots_.push_back(sequence->slot);
-  sequence->slot = -1;
+  free_slots_ += sequence->slots_;
+  sequence->slots_ = 0;
+  if (sequence->slot_ >= 0) idle_slots_.push_back(sequence->slot_);
+  sequence->slot_ = -1;
 }
 
 }  // namespace tramontane

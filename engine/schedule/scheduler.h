@@ -45,9 +45,9 @@ class Scheduler {
             KvTier* tier = nullptr);
 
   // Puts choice 0 of a request at the end of the queue, in order of arrival. Slots for all its choices are
-  // reserved together. REQUIRES: the engine's fields of the sequence are set, request->choices <=
-  // max_sequences.
-  void Admit(Sequence* sequence);
+  // reserved together. `arrival`: above all others'. REQUIRES: the caller's fields of the sequence are set,
+  // request->choices <= max_sequences.
+  void Admit(Sequence* sequence, int64_t arrival);
 
   // The next step; kIdle (step 0, nothing to apply) when nothing can run. Advances scheduled_len, takes
   // pages, may preempt: a preempted sequence (never one in flight, never the oldest but where it is held)

@@ -18,7 +18,7 @@ std::string RowToString(const StepRow& row) {
 
 }  // namespace
 
-bool SeesSinks(const StepRow& row) { return EndOf(row) > row.sequence->lease.plain_len; }
+bool SeesSinks(const StepRow& row) { return EndOf(row) > row.sequence->lease().plain_len; }
 
 bool IsMasked(const StepRow& row) {
   return row.sequence->tree != nullptr && EndOf(row) > row.sequence->tree->plain_len();

@@ -7,7 +7,7 @@ namespace tramontane {
 namespace {
 
 bool HoldsPages(const Sequence& sequence) {
-  const std::vector<PageTable>& tables = sequence.lease.tables;
+  const std::vector<PageTable>& tables = sequence.lease().tables;
   return std::any_of(tables.begin(), tables.end(),
                      [](const PageTable& table) { return !table.pages.empty() || !table.sinks.empty(); });
 }
@@ -27,12 +27,12 @@ KvReport::OfSequence ReportSequence(const Sequence& sequence) {
   KvReport::OfSequence report;
   report.id = sequence.request->id;
   report.choice = sequence.choice;
-  report.state = sequence.state;
-  report.tokens = sequence.accepted_len;
-  report.prefix_tokens = sequence.lease.hit_tokens;
+  report.state = sequence.state();
+  report.tokens = sequence.accepted_len();
+  report.prefix_tokens = sequence.lease().hit_tokens;
   report.policy = sequence.request->context_policy.value_or(ContextPolicy());
   report.identity = *sequence.identity;
-  for (const PageTable& table : sequence.lease.tables) report.tables.push_back(ReportTable(table));
+  for (const PageTable& table : sequence.lease().tables) report.tables.push_back(ReportTable(table));
   return report;
 }
 

@@ -16,6 +16,7 @@
 #include "kernels/backends/cpu_backend.h"
 #include "tests/support/counting_backend.h"
 #include "tests/support/in_process_engine.h"
+#include "tests/support/placed_sequence.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
 
@@ -209,7 +210,7 @@ TEST(AdjustTables, SayWhatASlotLacks) {
   SamplingHistory history(request, {});
   Sequence sequence;
   sequence.request = &request;
-  sequence.slot = 1;
+  PlacedSequence::SlotOf(sequence) = 1;
   EXPECT_EQ(tables.Update(sequence, history), Change::kAll) << "nobody's slot";
   EXPECT_EQ(tables.Update(sequence, history), Change::kNone) << "as after a step that was sat out";
   history.Append(1);
@@ -229,7 +230,7 @@ TEST(AdjustTables, SayWhatASlotLacks) {
   sibling.choice = 1;
   EXPECT_EQ(tables.Update(sibling, history), Change::kAll);
   EXPECT_EQ(tables.Update(sequence, history), Change::kAll);
-  sequence.slot = 0;
+  PlacedSequence::SlotOf(sequence) = 0;
   EXPECT_EQ(tables.Update(sequence, history), Change::kAll);
 
   SamplingHistory of_another_engine(request, {});  // which has come as early, and as little far

@@ -8,6 +8,7 @@
 
 #include "engine/kv/kv_store.h"
 #include "kernels/paged_kv.h"
+#include "tests/support/placed_sequence.h"
 #include "tests/support/test_scale.h"
 #include "tests/support/test_seed.h"
 
@@ -45,11 +46,11 @@ struct Scene {
       request->prompt.push_back(static_cast<int32_t>(1000 * sequences.size() + i));
     }
     sequence->tokens = SequenceTokens(request->prompt);
-    sequence->slot = static_cast<int32_t>(sequences.size());
-    sequence->lease = store.NewLease();
-    store.Extend(sequence->lease, 0, start, &plan.copies);
-    store.Roll(sequence->lease, start);
-    store.Extend(sequence->lease, start, start + count + beyond * kPageSize, &plan.copies);
+    PlacedSequence::SlotOf(*sequence) = static_cast<int32_t>(sequences.size());
+    PlacedSequence::LeaseOf(*sequence) = store.NewLease();
+    store.Extend(PlacedSequence::LeaseOf(*sequence), 0, start, &plan.copies);
+    store.Roll(PlacedSequence::LeaseOf(*sequence), start);
+    store.Extend(PlacedSequence::LeaseOf(*sequence), start, start + count + beyond * kPageSize, &plan.copies);
     plan.rows.push_back({.sequence = sequence.get(), .start = start, .count = count, .ask = {}});
     plan.tokens += count;
     requests.push_back(std::move(request));
@@ -75,11 +76,11 @@ void ExpectDescribes(const PackedBatch& packed, const Scene& scene) {
   const ForwardBatch& batch = packed.forward;
   ASSERT_EQ(batch.sequences, static_cast<int32_t>(rows.size()));
   ASSERT_EQ(batch.tokens, scene.plan.tokens);
-  std::vector<int64_t> listed_pages(rows.empty() ? 0 : rows[0].sequence->lease.tables.size());
+  std::vector<int64_t> listed_pages(rows.empty() ? 0 : rows[0].sequence->lease().tables.size());
   for (int32_t r = 0; r < batch.sequences; ++r) {
     const StepRow& row = rows[static_cast<size_t>(r)];
     ASSERT_EQ(batch.qo_indptr[r + 1] - batch.qo_indptr[r], row.count);
-    for (size_t g = 0; g < row.sequence->lease.tables.size(); ++g) {
+    for (size_t g = 0; g < row.sequence->lease().tables.size(); ++g) {
       EXPECT_EQ(batch.groups[g].kv_end[r], row.start + row.count) << "row " << r << " group " << g;
     }
     for (int32_t i = 0; i < row.count; ++i) {
@@ -87,14 +88,14 @@ void ExpectDescribes(const PackedBatch& packed, const Scene& scene) {
       const int64_t position = row.start + i;
       EXPECT_EQ(batch.positions[t], position);
       EXPECT_EQ(batch.token_ids[t], row.sequence->tokens[static_cast<size_t>(position)]);
-      for (size_t g = 0; g < row.sequence->lease.tables.size(); ++g) {
+      for (size_t g = 0; g < row.sequence->lease().tables.size(); ++g) {
         const PageTableView& view = batch.groups[g];
         const int32_t page = PagesOf(view, r)[PageOf(position, 0, kPageSize)];
         EXPECT_EQ(view.slots[t], SlotOf(page, position, kPageSize));
       }
     }
-    for (size_t g = 0; g < row.sequence->lease.tables.size(); ++g) {
-      const PageTable& table = row.sequence->lease.tables[g];
+    for (size_t g = 0; g < row.sequence->lease().tables.size(); ++g) {
+      const PageTable& table = row.sequence->lease().tables[g];
       const PageTableView& view = batch.groups[g];
       EXPECT_EQ(view.kv_base[r], table.kv_base);
       ExpectLists(view, r, table);
@@ -234,7 +235,7 @@ TEST(BatchBuilder, PaddedStepsOfAnyPlanHaveTheirPartsInTheSamePlaces) {
       for (int32_t r = 0; r < rows; ++r) {
         const StepRow& row = scene->plan.rows[static_cast<size_t>(r)];
         EXPECT_EQ(view.kv_end[r], row.start + 1);
-        const PageTable& table = row.sequence->lease.tables[g];
+        const PageTable& table = row.sequence->lease().tables[g];
         ExpectLists(view, r, table);
         EXPECT_GE(view.slots[r], 0);
       }
@@ -269,10 +270,10 @@ TEST(BatchBuilder, TheFullestStepFitsItsBound) {
 struct Runner {
   Runner(KvStore& the_store, int32_t slot, const ContextPolicy& policy) : store(the_store) {
     sequence.request = &request;
-    sequence.slot = slot;
-    sequence.lease = store.NewLease(policy);
+    PlacedSequence::SlotOf(sequence) = slot;
+    PlacedSequence::LeaseOf(sequence) = store.NewLease(policy);
   }
-  ~Runner() { store.Release(sequence.lease); }
+  ~Runner() { store.Release(PlacedSequence::LeaseOf(sequence)); }
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
@@ -280,7 +281,7 @@ struct Runner {
   void Plan(int32_t count, StepPlan& plan) {
     const int64_t start = end();
     for (int32_t i = 0; i < count; ++i) sequence.tokens.push_back(7);
-    store.Extend(sequence.lease, start, start + count, &plan.copies);
+    store.Extend(PlacedSequence::LeaseOf(sequence), start, start + count, &plan.copies);
     plan.rows.push_back({.sequence = &sequence, .start = start, .count = count, .ask = {}});
     plan.tokens += count;
   }
@@ -296,7 +297,7 @@ void ExpectSeen(const PackedBatch& packed, const StepPlan& plan, const KvLayout&
     const PageTableView& view = packed.forward.groups[g];
     for (int32_t r = 0; r < static_cast<int32_t>(plan.rows.size()); ++r) {
       const StepRow& row = plan.rows[static_cast<size_t>(r)];
-      const Lease& lease = row.sequence->lease;
+      const Lease& lease = row.sequence->lease();
       const PageTable& table = lease.tables[g];
       const auto page_of = [&](int64_t position) {
         return position < table.kv_base
@@ -413,7 +414,7 @@ TEST(SlotTablesTest, ADecodeRowChangesEntriesOnlyWhereItBeginsAPage) {
     const PackedBatch packed = device.Build(plan);
     EXPECT_EQ(packed.table_changes.count, position % kPageSize == 0 ? 2 : 0) << "position " << position;
     ExpectSeen(packed, plan, layout);
-    store.Roll(runner.sequence.lease, position + 1);
+    store.Roll(PlacedSequence::LeaseOf(runner.sequence), position + 1);
   }
 }
 
@@ -439,7 +440,7 @@ TEST(SlotTablesTest, RowsSeeTheirOwnPagesInAnyHistory) {
         std::unique_ptr<Runner>& runner = runners[slot];
         if (runner != nullptr && draw(0, 30) == 0) runner = nullptr;
         if (runner != nullptr && draw(0, 30) == 0) {  // preempted
-          store.Release(runner->sequence.lease);
+          store.Release(PlacedSequence::LeaseOf(runner->sequence));
           runner->sequence.tokens = {};
         }
         if (runner == nullptr) {
@@ -454,10 +455,11 @@ TEST(SlotTablesTest, RowsSeeTheirOwnPagesInAnyHistory) {
           runner = std::make_unique<Runner>(store, static_cast<int32_t>(slot), policy);
           if (runners[other] != nullptr && other != slot && other > slot && runners[other]->end() > 0) {
             runner->sequence.tokens = runners[other]->sequence.tokens;
-            runner->sequence.lease = store.Fork(runners[other]->sequence.lease, runners[other]->end());
+            PlacedSequence::LeaseOf(runner->sequence) =
+                store.Fork(runners[other]->sequence.lease(), runners[other]->end());
           }
         }
-        const bool endless = runner->sequence.lease.plain_len != INT64_MAX;
+        const bool endless = runner->sequence.lease().plain_len != INT64_MAX;
         const int64_t room = endless ? left : std::min(left, kContext - runner->end());
         if (room == 0 || draw(0, 3) == 0) continue;
         const auto count = static_cast<int32_t>(draw(0, 2) == 0 ? draw(1, room) : 1);
@@ -467,7 +469,8 @@ TEST(SlotTablesTest, RowsSeeTheirOwnPagesInAnyHistory) {
       if (plan.rows.empty()) continue;
       ExpectSeen(device.Build(plan), plan, layout);
       if (HasFatalFailure()) return;
-      for (const StepRow& row : plan.rows) store.Roll(row.sequence->lease, row.start + row.count);
+      for (const StepRow& row : plan.rows)
+        store.Roll(PlacedSequence::LeaseOf(*row.sequence), row.start + row.count);
     }
   }
 }

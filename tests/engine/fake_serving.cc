@@ -72,20 +72,20 @@ void FakeServing::Submit(const Ask& ask) {
   live->stops_after = ask.stops_after;
   live->number = requests_++;
   live->choices.resize(static_cast<size_t>(ask.choices));
+  live->first_token_ns.resize(static_cast<size_t>(ask.choices));
   live->forked.resize(static_cast<size_t>(ask.choices));
   live->contents.resize(static_cast<size_t>(ask.choices));
   for (int32_t c = 0; c < ask.choices; ++c) {
     Sequence& sequence = live->choices[c];
     sequence.request = &live->request;
     sequence.choice = c;
-    sequence.arrival = live->number;
     sequence.tokens = SequenceTokens(live->request.prompt);
     sequence.max_len = ask.prompt_tokens + ask.max_tokens;
     live_of_[&sequence] = live.get();
   }
   ASSERT_LE(live->choices[0].max_len, limits_.context) << "request " << ask.id;
   live->forked[0] = true;
-  scheduler_.Admit(&live->choices[0]);
+  scheduler_.Admit(&live->choices[0], live->number);
   live_.push_back(std::move(live));
 }
 
@@ -161,8 +161,8 @@ StepPlan FakeServing::PlanAndWatchPreemption() {
   std::vector<Before> holders;  // of pages, oldest first
   for (const auto& live : live_) {
     for (const Sequence& sequence : live->choices) {
-      if (sequence.state == SequenceState::kPrefill || sequence.state == SequenceState::kDecode) {
-        holders.push_back({&sequence, sequence.usage.preemptions});
+      if (sequence.state() == SequenceState::kPrefill || sequence.state() == SequenceState::kDecode) {
+        holders.push_back({&sequence, sequence.usage().preemptions});
       }
     }
   }
@@ -170,7 +170,7 @@ StepPlan FakeServing::PlanAndWatchPreemption() {
   bool preempted_younger = true;
   for (size_t i = holders.size(); i-- > 0;) {
     const Sequence& sequence = *holders[i].sequence;
-    const bool preempted = sequence.usage.preemptions > holders[i].preemptions;
+    const bool preempted = sequence.usage().preemptions > holders[i].preemptions;
     if (!preempted) {
       preempted_younger = false;
       continue;
@@ -217,7 +217,7 @@ void FakeServing::Run(const StepPlan& plan) {
   };
   for (const StepRow& row : plan.rows) {
     Live& live = LiveOf(row.sequence);
-    for (const PageTable& table : row.sequence->lease.tables) {
+    for (const PageTable& table : row.sequence->lease().tables) {
       for (int64_t p = row.start; p < row.start + row.count; ++p)
         key(table, p) = KeyAt(live, *row.sequence, p);
     }
@@ -225,7 +225,7 @@ void FakeServing::Run(const StepPlan& plan) {
   for (const StepRow& row : plan.rows) {
     Live& live = LiveOf(row.sequence);
     for (size_t group = 0; group < layout_.groups.size(); ++group) {
-      const PageTable& table = row.sequence->lease.tables[group];
+      const PageTable& table = row.sequence->lease().tables[group];
       int64_t first = FirstVisible(row.start, layout_.groups[group].window);
       ASSERT_LE(table.kv_base, first) << "a visible page is gone: " << last_plan_;
       if (row.start % 64 != 0) first = std::max(first, row.start - always_check_keys);
@@ -248,15 +248,15 @@ void FakeServing::CheckPlan(const StepPlan& plan) const {
     const Sequence& sequence = *row.sequence;
     EXPECT_TRUE(seen.insert(&sequence).second) << "twice in " << last_plan_;
     EXPECT_GT(row.count, 0) << last_plan_;
-    EXPECT_EQ(sequence.scheduled_len, row.start + row.count) << last_plan_;
+    EXPECT_EQ(sequence.scheduled_len(), row.start + row.count) << last_plan_;
     EXPECT_LT(row.start + row.count, sequence.max_len + (sequence.request->stopping.max_tokens == 0 ? 1 : 0));
     if (plan.lane == Lane::kDecode) {
       EXPECT_EQ(row.count, 1) << last_plan_;
-      EXPECT_GE(row.start, sequence.prefill_len) << last_plan_;
+      EXPECT_GE(row.start, sequence.prefill_len()) << last_plan_;
     } else {
-      EXPECT_LE(row.start + row.count, sequence.prefill_len) << last_plan_;
+      EXPECT_LE(row.start + row.count, sequence.prefill_len()) << last_plan_;
       // Before it is in flight a prompt's tokens are all known, also after preemption.
-      EXPECT_LE(sequence.prefill_len, static_cast<int64_t>(sequence.tokens.size())) << last_plan_;
+      EXPECT_LE(sequence.prefill_len(), static_cast<int64_t>(sequence.tokens.size())) << last_plan_;
     }
     tokens += row.count;
     parts += cost_.Parts(row.start, row.start + row.count);
@@ -270,7 +270,7 @@ void FakeServing::CheckPlan(const StepPlan& plan) const {
   }
   int32_t part_way = 0;
   for (const auto& live : live_) {
-    for (const Sequence& sequence : live->choices) part_way += sequence.state == SequenceState::kPrefill;
+    for (const Sequence& sequence : live->choices) part_way += sequence.state() == SequenceState::kPrefill;
   }
   EXPECT_LE(part_way, limits_.max_partial_prefills) << last_plan_;
 }
@@ -285,9 +285,9 @@ void FakeServing::CheckPages() {
   std::vector<int32_t> owners(static_cast<size_t>(store.total_pages()), 0);
   for (const auto& live : live_) {
     for (const Sequence& sequence : live->choices) {
-      EXPECT_LE(sequence.accepted_len, sequence.scheduled_len);
-      for (size_t group = 0; group < sequence.lease.tables.size(); ++group) {
-        const PageTable& table = sequence.lease.tables[group];
+      EXPECT_LE(sequence.accepted_len(), sequence.scheduled_len());
+      for (size_t group = 0; group < sequence.lease().tables.size(); ++group) {
+        const PageTable& table = sequence.lease().tables[group];
         for (PageId page : table.pages) ++owners[page];
         EXPECT_EQ(table.kv_base % page_size, 0);
         const int32_t window = layout_.groups[group].window;
@@ -296,13 +296,14 @@ void FakeServing::CheckPages() {
           const int64_t ahead = int64_t{limits_.max_step_tokens} * limits_.steps_in_flight;
           EXPECT_LE(held, PagesFor(window - 1 + ahead, page_size) + 1) << live->request.id;
           // Sharper: by what really is ahead. (Finished sequences roll no more.)
-          if (sequence.state != SequenceState::kFinished) {
-            EXPECT_LE(held,
-                      PagesFor(window - 1 + sequence.scheduled_len - sequence.accepted_len, page_size) + 1)
+          if (sequence.state() != SequenceState::kFinished) {
+            EXPECT_LE(
+                held,
+                PagesFor(window - 1 + sequence.scheduled_len() - sequence.accepted_len(), page_size) + 1)
                 << live->request.id;
           }
         } else {
-          EXPECT_LE(held, PagesFor(sequence.scheduled_len, page_size));
+          EXPECT_LE(held, PagesFor(sequence.scheduled_len(), page_size));
         }
       }
     }
@@ -317,7 +318,7 @@ void FakeServing::Collect(const StepPlan& plan) {
   std::vector<RowOutcome> outcomes;
   for (const StepRow& row : plan.rows) {
     Live& live = LiveOf(row.sequence);
-    const bool counts = row.sequence->state != SequenceState::kFinished;
+    const bool counts = row.sequence->state() != SequenceState::kFinished;
     outcomes.push_back({.accepted = counts ? row.count : 0});
     if (!counts) continue;
     live.scored_tokens += row.ask.score_end - row.ask.score_begin;
@@ -334,7 +335,8 @@ void FakeServing::Collect(const StepPlan& plan) {
 }
 
 void FakeServing::AcceptToken(Live& live, Sequence& sequence) {
-  if (sequence.timings.first_token_ns == 0) sequence.timings.first_token_ns = clock_.NowNs();
+  int64_t& first_token_ns = live.first_token_ns[static_cast<size_t>(sequence.choice)];
+  if (first_token_ns == 0) first_token_ns = clock_.NowNs();
   sequence.tokens.push_back(TokenAt(live, sequence, static_cast<int64_t>(sequence.tokens.size())));
   const bool stops = live.stops_after >= 0 && sequence.output_tokens() >= live.stops_after;
   if (stops || static_cast<int64_t>(sequence.tokens.size()) == sequence.max_len) scheduler_.Finish(&sequence);
@@ -348,10 +350,11 @@ void FakeServing::Retire() {
     Ended& ended = ended_[live->request.id];
     for (const Sequence& sequence : live->choices) {
       ended.completion_tokens.push_back(sequence.output_tokens());
-      ended.usage.push_back(sequence.usage);
-      ended.timings.push_back(sequence.timings);
+      ended.usage.push_back(sequence.usage());
+      ended.timings.push_back(sequence.timings());
+      ended.timings.back().first_token_ns = live->first_token_ns[static_cast<size_t>(sequence.choice)];
       live_of_.erase(&sequence);
-      EXPECT_EQ(sequence.slots, 0);
+      EXPECT_EQ(sequence.slots(), 0);
     }
     if (live->request.output.prompt_logprobs >= 0 && !live->cancelled) {
       EXPECT_EQ(live->scored_tokens, live->choices[0].prompt_tokens() - 1) << live->request.id;

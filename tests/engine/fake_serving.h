@@ -84,7 +84,8 @@ class FakeServing {
     Request request;
     int64_t stops_after = -1;
     int64_t number = 0;
-    std::vector<Sequence> choices;  // never resized
+    std::vector<Sequence> choices;        // never resized
+    std::vector<int64_t> first_token_ns;  // [choices]
     std::vector<bool> forked;
     std::vector<std::vector<uint64_t>> contents;  // [choices][position] what Key holds, as far as was needed
     int64_t scored_tokens = 0;

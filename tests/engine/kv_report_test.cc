@@ -13,6 +13,7 @@
 
 #include "engine/engine_thread.h"
 #include "tests/support/in_process_engine.h"
+#include "tests/support/placed_sequence.h"
 #include "tests/support/test_scale.h"
 
 namespace tramontane {
@@ -73,10 +74,10 @@ TEST(KvReport, SequencesAndPagesBeyondTheLimitsAreCounted) {
   for (size_t i = 0; i < sequences.size(); ++i) {
     sequences[i].request = &request;
     sequences[i].identity = &identity;
-    sequences[i].lease = store.NewLease();
+    PlacedSequence::LeaseOf(sequences[i]) = store.NewLease();
     std::vector<PageCopy> copies;
     // One holds nothing; it is not shown, and not left out.
-    if (i != 1) store.Extend(sequences[i].lease, 0, i == 0 ? kLong : 1, &copies);
+    if (i != 1) store.Extend(PlacedSequence::LeaseOf(sequences[i]), 0, i == 0 ? kLong : 1, &copies);
     all.push_back(&sequences[i]);
   }
   const KvReport report = ReportKv(store, all);
@@ -84,9 +85,9 @@ TEST(KvReport, SequencesAndPagesBeyondTheLimitsAreCounted) {
   EXPECT_EQ(report.sequences_left_out, 3);
   EXPECT_EQ(report.sequences[0].tables[0].pages.size(), KvReport::kPagesOfTable);
   EXPECT_EQ(report.sequences[0].tables[0].pages_left_out, 44);
-  EXPECT_EQ(report.sequences[0].tables[0].pages[7], sequences[0].lease.tables[0].pages[7]);
+  EXPECT_EQ(report.sequences[0].tables[0].pages[7], sequences[0].lease().tables[0].pages[7]);
   EXPECT_EQ(report.sequences[1].tables[0].pages_left_out, 0);
-  for (Sequence& sequence : sequences) store.Release(sequence.lease);
+  for (Sequence& sequence : sequences) store.Release(PlacedSequence::LeaseOf(sequence));
 }
 
 TEST(KvReport, OneQuestionTooManyIsRefusedUntilTheOthersAreAnswered) {

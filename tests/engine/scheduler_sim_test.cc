@@ -160,7 +160,7 @@ class BoundWatch {
     EXPECT_LE(gap_, LongestWait()) << plan.ToString();
     for (const StepRow& row : plan.rows) {
       const std::string& id = row.sequence->request->id;
-      if (plan.lane == Lane::kPrefill && row.start + row.count == row.sequence->prefill_len)
+      if (plan.lane == Lane::kPrefill && row.start + row.count == row.sequence->prefill_len())
         prompts_.erase(id);
       const auto first_chunk = waiting_.find(id);
       if (first_chunk == waiting_.end()) continue;
@@ -173,7 +173,7 @@ class BoundWatch {
     }
     for (const StepRow& row : plan.rows) {
       const int64_t end = row.start + row.count;
-      if (end >= row.sequence->prefill_len && end < row.sequence->max_len - 1) {
+      if (end >= row.sequence->prefill_len() && end < row.sequence->max_len - 1) {
         decoding_[row.sequence] = true;
       } else {
         decoding_.erase(row.sequence);
@@ -331,7 +331,7 @@ TEST(SchedulerBoundsTest, TheGapHoldsInSeconds) {
       }
       for (const StepRow& row : plan.rows) {
         const int64_t end = row.start + row.count;
-        if (end >= row.sequence->prefill_len && end < row.sequence->max_len - 1) {
+        if (end >= row.sequence->prefill_len() && end < row.sequence->max_len - 1) {
           decoding.insert(row.sequence);
         } else {
           decoding.erase(row.sequence);
@@ -514,9 +514,9 @@ TEST(SchedulerSimTest, AWindowedGroupHoldsTheSamePagesAfterTwentyThousandTokens)
       if (HasFailure()) return;
       if (serving.unfinished() == 0) break;
       const Sequence& sequence = serving.sequence("a");
-      if (sequence.state != SequenceState::kDecode || sequence.accepted_len < 101) continue;
+      if (sequence.state() != SequenceState::kDecode || sequence.accepted_len() < 101) continue;
       for (int group = 1; group < 4; ++group) {
-        most = std::max(most, static_cast<int64_t>(sequence.lease.tables[group].pages.size()));
+        most = std::max(most, static_cast<int64_t>(sequence.lease().tables[group].pages.size()));
       }
     }
     EXPECT_EQ(most, 5) << steps_in_flight << " steps in flight";

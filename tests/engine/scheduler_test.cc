@@ -123,12 +123,12 @@ TEST(SchedulerTest, CancellationInEveryStateGivesEverythingBackWithinTheStep) {
   serving.Submit({.id = "ready", .prompt_tokens = 50, .max_tokens = 5});
   serving.Submit({.id = "queue", .prompt_tokens = 50, .max_tokens = 5});
   serving.Steps(2);
-  EXPECT_EQ(serving.sequence("decode").state, SequenceState::kDecode);
-  EXPECT_EQ(serving.sequence("part").state, SequenceState::kPrefill);
-  EXPECT_EQ(serving.sequence("ready").state, SequenceState::kWaiting);
-  EXPECT_EQ(serving.sequence("ready").slots, 1);
-  EXPECT_EQ(serving.sequence("queue").state, SequenceState::kWaiting);
-  EXPECT_EQ(serving.sequence("queue").slots, 0);
+  EXPECT_EQ(serving.sequence("decode").state(), SequenceState::kDecode);
+  EXPECT_EQ(serving.sequence("part").state(), SequenceState::kPrefill);
+  EXPECT_EQ(serving.sequence("ready").state(), SequenceState::kWaiting);
+  EXPECT_EQ(serving.sequence("ready").slots(), 1);
+  EXPECT_EQ(serving.sequence("queue").state(), SequenceState::kWaiting);
+  EXPECT_EQ(serving.sequence("queue").slots(), 0);
   for (const char* id : {"queue", "ready", "decode", "part", "part"}) serving.Cancel(id);
   EXPECT_EQ(serving.scheduler().store().held_pages(), 0);
   EXPECT_EQ(serving.scheduler().free_slots(), 3);
@@ -148,7 +148,7 @@ TEST(SchedulerTest, AFinishedSequenceKeepsItsPagesWhileAStepInFlightMentionsIt) 
   sequence.request = &request;
   sequence.tokens = SequenceTokens(request.prompt);
   sequence.max_len = 20;
-  scheduler.Admit(&sequence);
+  scheduler.Admit(&sequence, 0);
   const StepPlan prefill = scheduler.Plan(1);
   const StepPlan decode = scheduler.Plan(2);
   EXPECT_EQ(decode.ToString(), "step 2 decode cost 1: a.0[3,4)*") << "its token is still on the device";
@@ -174,11 +174,11 @@ TEST(SchedulerTest, PositionsThatAreNotAcceptedArePlannedAgain) {
   sequence.request = &request;
   sequence.tokens = SequenceTokens(request.prompt);
   sequence.max_len = 20;
-  scheduler.Admit(&sequence);
+  scheduler.Admit(&sequence, 0);
   scheduler.Apply(scheduler.Plan(1), {{.accepted = 3}});
   sequence.tokens.push_back(4);
   scheduler.Apply(scheduler.Plan(2), {{.accepted = 0}});
-  EXPECT_EQ(sequence.accepted_len, 3);
+  EXPECT_EQ(sequence.accepted_len(), 3);
   EXPECT_EQ(scheduler.Plan(3).ToString(), "step 3 decode cost 1: a.0[3,4)*");
 }
 
@@ -194,10 +194,9 @@ TEST(SchedulerTest, AHeldSequenceIsInNoPlanAndTheFirstToBePreempted) {
     requests[i].id = i == 0 ? "old" : "young";
     requests[i].prompt.assign(8, 1);
     sequences[i].request = &requests[i];
-    sequences[i].arrival = i;
     sequences[i].tokens = SequenceTokens(requests[i].prompt);
     sequences[i].max_len = 28;
-    scheduler.Admit(&sequences[i]);
+    scheduler.Admit(&sequences[i], i);
   }
   const auto step = [&] {
     const StepPlan plan = scheduler.Plan(0);
@@ -209,14 +208,14 @@ TEST(SchedulerTest, AHeldSequenceIsInNoPlanAndTheFirstToBePreempted) {
     if (plan.lane != Lane::kIdle) scheduler.Apply(plan, outcomes);
     return plan;
   };
-  while (sequences[1].state != SequenceState::kDecode) step();
+  while (sequences[1].state() != SequenceState::kDecode) step();
   scheduler.Hold(&sequences[0]);
   while (scheduler.preemptions() == 0) {
     const StepPlan plan = step();
     ASSERT_EQ(plan.rows.size(), 1u);
     EXPECT_EQ(plan.rows[0].sequence, &sequences[1]);
   }
-  EXPECT_EQ(sequences[0].state, SequenceState::kWaiting) << "older, and held";
+  EXPECT_EQ(sequences[0].state(), SequenceState::kWaiting) << "older, and held";
   while (sequences[1].tokens.size() < 28) EXPECT_EQ(step().rows[0].sequence, &sequences[1]);
   EXPECT_EQ(step().lane, Lane::kIdle) << "held, it does not start again";
   scheduler.Finish(&sequences[1]);
@@ -238,10 +237,9 @@ TEST(SchedulerTest, RowsThatSeeSinksComeBehindThoseOfWindowsAlone) {
           ContextPolicy{.type = ContextPolicyType::kShift, .n_ctx = 4, .n_keep = 1, .n_discard = 1};
     }
     sequences[i].request = &requests[i];
-    sequences[i].arrival = i;
     sequences[i].tokens = SequenceTokens(requests[i].prompt);
     sequences[i].max_len = 20;
-    scheduler.Admit(&sequences[i]);
+    scheduler.Admit(&sequences[i], i);
   }
   std::vector<std::string> steps;
   for (int step = 0; step < 5; ++step) {
@@ -276,10 +274,9 @@ class Reevaluation : public testing::Test {
     request->id = id;
     request->prompt.assign(prompt_tokens, 1);
     sequence->request = request;
-    sequence->arrival = arrivals_++;
     sequence->tokens = SequenceTokens(request->prompt);
     sequence->max_len = max_len;
-    scheduler_->Admit(sequence);
+    scheduler_->Admit(sequence, arrivals_++);
   }
 
   StepPlan Step() {
@@ -304,7 +301,7 @@ class Reevaluation : public testing::Test {
   }
   std::vector<PageId> FirstPages() const {
     std::vector<PageId> pages;
-    for (const PageTable& table : sequence_.lease.tables) pages.push_back(table.pages.front());
+    for (const PageTable& table : sequence_.lease().tables) pages.push_back(table.pages.front());
     return pages;
   }
 
@@ -318,22 +315,22 @@ class Reevaluation : public testing::Test {
 // The window of the first group has rolled over them long before, and there is no prefix cache.
 TEST_F(Reevaluation, SinksStayInEveryGroupFromDiscardToDiscard) {
   Start(/*pool_pages=*/100);
-  while (sequence_.state != SequenceState::kDecode) Step();
+  while (sequence_.state() != SequenceState::kDecode) Step();
   const std::vector<PageId> sinks = FirstPages();
   for (int discard = 0; discard < 3; ++discard) {
     StepToTheDiscard();
-    EXPECT_GT(sequence_.lease.tables[0].kv_base, 0);
+    EXPECT_GT(sequence_.lease().tables[0].kv_base, 0);
     Discard();
     EXPECT_EQ(scheduler_->store().held_pages(), 4) << "two of each group";
-    EXPECT_EQ(sequence_.expected_hit, 6);
+    EXPECT_EQ(sequence_.expected_hit(), 6);
     const StepPlan plan = Step();
     ASSERT_EQ(plan.rows.size(), 1u);
     EXPECT_EQ(plan.rows[0].start, 6);
     EXPECT_EQ(plan.rows[0].count, 9) << "the survivors";
     EXPECT_EQ(plan.copies.size(), 2u) << "the page of tokens 4 and 5, of each group";
-    EXPECT_EQ(sequence_.kept.tables[0].pages.front(), sinks[0]);
-    EXPECT_EQ(sequence_.kept.tables[1].pages.front(), sinks[1]);
-    EXPECT_EQ(sequence_.lease.tables[1].pages.front(), sinks[1]);
+    EXPECT_EQ(sequence_.kept().tables[0].pages.front(), sinks[0]);
+    EXPECT_EQ(sequence_.kept().tables[1].pages.front(), sinks[1]);
+    EXPECT_EQ(sequence_.lease().tables[1].pages.front(), sinks[1]);
   }
   scheduler_->Finish(&sequence_);
   EXPECT_EQ(scheduler_->store().held_pages(), 0);
@@ -381,9 +378,9 @@ TEST_F(Reevaluation, SinksAreLetGoWhereAnotherCouldNotStartForThem) {
   Request other_request;
   Sequence other;
   Admit(&other_request, &other, "b", 31, 32);
-  while (other.state != SequenceState::kDecode) ASSERT_NE(Step().lane, Lane::kIdle);
+  while (other.state() != SequenceState::kDecode) ASSERT_NE(Step().lane, Lane::kIdle);
   EXPECT_EQ(scheduler_->preemptions(), 0);
-  EXPECT_TRUE(sequence_.kept.tables.empty());
+  EXPECT_TRUE(sequence_.kept().tables.empty());
   scheduler_->Finish(&other);
   scheduler_->Resume(&sequence_);
   Discard();

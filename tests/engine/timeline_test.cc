@@ -378,7 +378,7 @@ TEST(TimelineTest, ChunksShrinkAsTheirTokensAttendMoreKeys) {
   EXPECT_THAT(serving.Steps(4),
               ElementsAre("step 1 prefill cost 14: a.0[0,7)", "step 2 prefill cost 14: a.0[7,11)",
                           "step 3 prefill cost 13: a.0[11,14)", "step 4 prefill cost 15: a.0[14,17)"));
-  while (serving.sequence("a").scheduled_len < 79) serving.Steps(1);
+  while (serving.sequence("a").scheduled_len() < 79) serving.Steps(1);
   EXPECT_THAT(serving.last_plan(), ::testing::HasSubstr("cost 21: a.0[78,79)"))
       << "one token, over the budget";
 }
@@ -515,13 +515,13 @@ TEST(TimelineTest, PlansRunTwoStepsAhead) {
   serving.Submit({.id = "a", .prompt_tokens = 12, .max_tokens = 4, .stops_after = 2});
   EXPECT_THAT(serving.Steps(2),
               ElementsAre("step 1 prefill cost 9: a.0[0,8)", "step 2 prefill cost 5: a.0[8,12)*"));
-  EXPECT_EQ(serving.sequence("a").accepted_len, 8);
-  EXPECT_EQ(serving.sequence("a").scheduled_len, 12);
-  EXPECT_EQ(serving.sequence("a").lease.tables[1].kv_base, 4) << "the window rolls by what is accepted";
+  EXPECT_EQ(serving.sequence("a").accepted_len(), 8);
+  EXPECT_EQ(serving.sequence("a").scheduled_len(), 12);
+  EXPECT_EQ(serving.sequence("a").lease().tables[1].kv_base, 4) << "the window rolls by what is accepted";
   EXPECT_THAT(serving.Steps(2),
               ElementsAre("step 3 decode cost 1: a.0[12,13)*", "step 4 decode cost 1: a.0[13,14)*"));
   // Step 3 is applied: its token, the second, was a stop, and step 4 has run for nothing.
-  EXPECT_EQ(serving.sequence("a").state, SequenceState::kFinished);
+  EXPECT_EQ(serving.sequence("a").state(), SequenceState::kFinished);
   EXPECT_GT(serving.scheduler().store().held_pages(), 0) << "step 4 is still in flight";
   EXPECT_THAT(serving.Steps(1), ElementsAre(""));
   EXPECT_EQ(serving.ended("a").completion_tokens[0], 2);

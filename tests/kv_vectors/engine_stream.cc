@@ -98,7 +98,7 @@ Status EventNotes::Note(const StepPlan& plan) {
 
   const int64_t position = EndOf(row) - 1;
   next_token_ = tokens[static_cast<size_t>(position)] + 1;
-  const Lease& lease = row.sequence->lease;
+  const Lease& lease = row.sequence->lease();
   const RowView view = SeenAt(lease, position);
   const bool is_moved = lease.policy.type == ContextPolicyType::kShift && position >= lease.plain_len;
   event.query_position = is_moved ? view.sink_limit : position;
@@ -119,7 +119,7 @@ void EventNotes::Write(const StepPlan& plan, const StepRow& row) {
                 held_.begin() + int64_t{copy.to} * page_size_);
   }
   for (int64_t position = row.start; position < EndOf(row); ++position) {
-    const int64_t slot = PoolSlotOf(row.sequence->lease.tables[0], page_size_, position);
+    const int64_t slot = PoolSlotOf(row.sequence->lease().tables[0], page_size_, position);
     TM_CHECK(slot >= 0, "position %lld has no page", static_cast<long long>(position));
     held_[static_cast<size_t>(slot)] = row.sequence->tokens[static_cast<size_t>(position)];
   }
@@ -128,7 +128,7 @@ void EventNotes::Write(const StepPlan& plan, const StepRow& row) {
 // Each listed position has its token, and each page has a position that this row or a later one sees. Pages
 // of the n_keep may be listed where a window hides them.
 Status EventNotes::CheckTable(const StepRow& row) const {
-  const Lease& lease = row.sequence->lease;
+  const Lease& lease = row.sequence->lease();
   const PageTable& table = lease.tables[0];
   const int64_t left = std::max(SeenAt(lease, row.start).left, FirstVisible(row.start, window_));
   for (const int64_t position : PositionsOf(table, page_size_, EndOf(row))) {

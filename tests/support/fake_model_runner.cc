@@ -114,7 +114,7 @@ StatusOr<StepResult> FakeModelRunner::Collect(StepTicket ticket) {
 
 void FakeModelRunner::Write(const StepRow& row) {
   const int32_t page_size = layout_.format.page_size;
-  for (const PageTable& table : row.sequence->lease.tables) {
+  for (const PageTable& table : row.sequence->lease().tables) {
     for (int64_t p = row.start; p < row.start + row.count; ++p) {
       const SequenceTokens& tokens = row.sequence->tokens;
       const bool in_flight = p == static_cast<int64_t>(tokens.size());
@@ -132,10 +132,10 @@ std::vector<float> FakeModelRunner::LogitsAfter(const StepRow& row, int64_t posi
   const int32_t page_size = layout_.format.page_size;
   uint64_t hash = 1;
   for (size_t g = 0; g < layout_.groups.size(); ++g) {
-    const PageTable& table = row.sequence->lease.tables[g];
+    const PageTable& table = row.sequence->lease().tables[g];
     // Every position that the policy lets a row see, by its definition.
     const int32_t window = layout_.groups[g].window;
-    const ContextPolicy& policy = row.sequence->lease.policy;
+    const ContextPolicy& policy = row.sequence->lease().policy;
     const ContextView view = ViewAt(policy, position);
     const int64_t sinks_from =
         policy.type == ContextPolicyType::kSinks ? 0 : FirstVisible(view.sink_query_position, window);

@@ -15,13 +15,13 @@ constexpr size_t kMasksPerSequence = 4;
 
 }  // namespace
 
-std::span<const uint32_t> MaskOf(const Sequence& choice) {
+std::span<const uint32_t> MaskOf(const LiveChoice& choice) {
   if (choice.constraint == nullptr || choice.ended || choice.late) return {};
   return choice.constraint->mask();
 }
 
 MaskWaits::MaskWaits(const EngineLimits& limits, Scheduler& scheduler, Signal& wake, EngineLoad& counters,
-                     std::function<void(Sequence&, const Status&)> fail)
+                     std::function<void(LiveChoice&, const Status&)> fail)
     : max_wait_ns_(limits.max_constraint_step_ns),
       scheduler_(scheduler),
       wake_(wake),
@@ -42,15 +42,15 @@ void MaskWaits::Wait(const StepPlan& plan) {
 
 bool MaskWaits::IsWorthWaiting(const StepPlan& plan) {
   return std::any_of(plan.rows.begin(), plan.rows.end(), [](const StepRow& row) {
-    const Sequence& choice = *row.sequence;
+    const LiveChoice& choice = ChoiceOf(row);
     const bool waits = choice.constraint != nullptr && !choice.ended && !choice.constraint->ready();
-    return waits && !choice.held;
+    return waits && !choice.held();
   });
 }
 
 void MaskWaits::HoldLateRows(const StepPlan& plan) {
   for (const StepRow& row : plan.rows) {
-    Sequence& choice = *row.sequence;
+    LiveChoice& choice = ChoiceOf(row);
     if (choice.constraint == nullptr || choice.ended || row.ask.samples == 0) continue;
     choice.late = !choice.constraint->ready();
     if (choice.late) {
@@ -63,7 +63,7 @@ void MaskWaits::HoldLateRows(const StepPlan& plan) {
 
 void MaskWaits::ResumeWhatIsReady() {
   for (size_t i = held_.size(); i-- > 0;) {
-    Sequence& choice = *held_[i];
+    LiveChoice& choice = *held_[i];
     if (!choice.constraint->ready() || choice.late) continue;
     held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
     Settle(choice);
@@ -71,19 +71,19 @@ void MaskWaits::ResumeWhatIsReady() {
   }
 }
 
-void MaskWaits::Note(Sequence& choice) {
+void MaskWaits::Note(LiveChoice& choice) {
   const bool noted = std::find(held_.begin(), held_.end(), &choice) != held_.end();
-  if (choice.held && !choice.ended && !noted) held_.push_back(&choice);
+  if (choice.held() && !choice.ended && !noted) held_.push_back(&choice);
 }
 
-void MaskWaits::Hold(Sequence& choice) {
-  if (choice.held) return;
+void MaskWaits::Hold(LiveChoice& choice) {
+  if (choice.held()) return;
   scheduler_.Hold(&choice);
   held_.push_back(&choice);
 }
 
 // What the workers found out. REQUIRES: the constraint is ready.
-void MaskWaits::Settle(Sequence& choice) {
+void MaskWaits::Settle(LiveChoice& choice) {
   choice.undecided = false;
   counters_.constraint_ns += choice.constraint->TakeSpentNs();
   const Status fault = choice.constraint->fault();
@@ -91,7 +91,7 @@ void MaskWaits::Settle(Sequence& choice) {
 }
 
 // A choice that was slow before is not planned until its mask is there: it would only be computed in vain.
-void MaskWaits::Follow(Sequence& choice, int32_t token) {
+void MaskWaits::Follow(LiveChoice& choice, int32_t token) {
   ++counters_.constrained_tokens;
   const bool slow = choice.constraint->slow();
   choice.constraint->Follow(token);
@@ -103,7 +103,7 @@ void MaskWaits::Follow(Sequence& choice, int32_t token) {
 }
 
 // What a matcher has gathered may be large: a worker frees it.
-void MaskWaits::Abandon(Sequence& choice) {
+void MaskWaits::Abandon(LiveChoice& choice) {
   std::erase(held_, &choice);
   if (choice.constraint == nullptr) return;
   choice.constraint->Abandon();

@@ -20,14 +20,14 @@
 namespace tramontane {
 
 // For the choice's next token; empty: all are allowed.
-std::span<const uint32_t> MaskOf(const Sequence& choice);
+std::span<const uint32_t> MaskOf(const LiveChoice& choice);
 
 class MaskWaits {
  public:
   // `fail` ends a choice, which calls Abandon for it. The rest is borrowed; `wake` is notified when a mask is
   // filled.
   MaskWaits(const EngineLimits& limits, Scheduler& scheduler, Signal& wake, EngineLoad& counters,
-            std::function<void(Sequence&, const Status&)> fail);
+            std::function<void(LiveChoice&, const Status&)> fail);
 
   bool any_held() const { return !held_.empty(); }
 
@@ -36,24 +36,24 @@ class MaskWaits {
   void Wait(const StepPlan& plan);
   void ResumeWhatIsReady();
   // A choice that the scheduler may have held because it preempted it while its mask was being filled.
-  void Note(Sequence& choice);
+  void Note(LiveChoice& choice);
   // The choice has taken a token: its next mask is asked for.
-  void Follow(Sequence& choice, int32_t token);
-  void Abandon(Sequence& choice);
+  void Follow(LiveChoice& choice, int32_t token);
+  void Abandon(LiveChoice& choice);
 
  private:
   static bool IsWorthWaiting(const StepPlan& plan);
   void HoldLateRows(const StepPlan& plan);
-  void Hold(Sequence& choice);
-  void Settle(Sequence& choice);
+  void Hold(LiveChoice& choice);
+  void Settle(LiveChoice& choice);
 
   const int64_t max_wait_ns_;
   Scheduler& scheduler_;
   Signal& wake_;
   EngineLoad& counters_;
-  const std::function<void(Sequence&, const Status&)> fail_;
-  std::vector<Sequence*> held_;  // in no plan until their masks are filled; at most max_sequences
-  MaskWorkers workers_;          // last: its threads notify wake_
+  const std::function<void(LiveChoice&, const Status&)> fail_;
+  std::vector<LiveChoice*> held_;  // in no plan until their masks are filled; at most max_sequences
+  MaskWorkers workers_;            // last: its threads notify wake_
 };
 
 }  // namespace tramontane
