@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/kv/rolling_trace.h"
+#include "server/commands/rolling_trace.h"
 #include "server/commands/kv_listing.h"
 #include "server/commands/kv_page_listing.h"
 #include "server/commands/kv_picture.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/kv/rolling_trace.h"
+#include "server/commands/rolling_trace.h"
 #include "kernels/core/status.h"
 
 namespace tramontane {

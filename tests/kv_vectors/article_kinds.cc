@@ -3,7 +3,7 @@
 #include <limits>
 #include <vector>
 
-#include "engine/kv/rolling_trace.h"
+#include "server/commands/rolling_trace.h"
 #include "tests/kv_vectors/kinds.h"
 #include "tests/kv_vectors/paged_run.h"
 

@@ -9,7 +9,7 @@
 
 #include "engine/engine.h"
 #include "engine/kv/kv_store.h"
-#include "engine/kv/rolling_trace.h"
+#include "server/commands/rolling_trace.h"
 #include "engine/threads/clock.h"
 #include "engine/threads/signal.h"
 

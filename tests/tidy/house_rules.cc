@@ -176,7 +176,7 @@ const std::vector<Layer>& Layers() {
       {"server/commands",
        {"server", "server/access", "server/api", "server/remote", "server/core", "server/sessions",
         "server/watch", "server/base", "server/setup", "proto", "engine", "engine/kv", "engine/request",
-        "engine/threads", "models", "models/files", "kernels/backends", "kernels/core"}},
+        "engine/threads", "models", "models/files", "kernels/backends", "kernels", "kernels/core"}},
   };
   return layers;
 }

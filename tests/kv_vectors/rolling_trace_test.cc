@@ -1,5 +1,5 @@
 // Iterations over page tables that roll, as `inspect --kv` shows them and `kv_vectors` checks them.
-#include "engine/kv/rolling_trace.h"
+#include "server/commands/rolling_trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "engine/kv/rolling_trace.h"
+#include "server/commands/rolling_trace.h"
 
 #include <algorithm>
 #include <span>
