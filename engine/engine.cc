@@ -1,19 +1,9 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <atomic>
-#include <deque>
 #include <utility>
 
 #include "engine/life/constrain/output_constraint.h"
-#include "engine/life/inbox.h"
-#include "engine/life/live_request.h"
-#include "engine/life/request_life.h"
-#include "engine/output/output_processor.h"
-#include "engine/schedule/scheduler.h"
-#include "engine/schedule/step_plan.h"
-#include "engine/threads/published.h"
-#include "engine/threads/signal.h"
 
 namespace tramontane {
 namespace {
@@ -25,103 +15,8 @@ constexpr int64_t kLookAgainNs = 5'000'000;
 
 }  // namespace
 
-class Engine::Impl {
- public:
-  Impl(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner, const Tokenizer* tokenizer,
-       const Clock& clock, std::unique_ptr<KvTier> tier);
-  ~Impl();
-
-  // ---- any thread -------------------------------------------------------------------------------
-  StatusOr<std::shared_ptr<TokenStream>> Submit(Request request, std::function<void()> on_ready);
-  void Wake() { wake_.Notify(); }
-  bool idle() const { return unfinished_.load(std::memory_order_acquire) == 0; }
-  Status fatal() const { return lost_.load(std::memory_order_acquire) ? fatal_ : Status::Ok(); }
-  TextPath PathOf(const LiveRequest& live) const;
-  Status CheckPolicyFits(const ContextPolicy& policy) const;
-  Status CheckTreeFits(const CandidateTree& tree) const;
-  int64_t stalled_ns() const;
-  void CheckAccounting() const;
-  EngineLoad Load() const;
-  const OutputMetrics& output_metrics() const { return output_.metrics(); }
-  const std::shared_ptr<StepTrace>& step_trace() const { return step_trace_; }
-  StatusOr<std::shared_ptr<KvQuestion>> AskKv();
-  Status StartTransfer(const std::shared_ptr<KvTransfer>& transfer);
-  bool keeps_pages() const { return runner_.copies_pages(); }
-  const EngineLimits& limits() const { return limits_; }
-  const KvLayout& kv_layout() const { return model_.kv_layout; }
-
-  // ---- engine thread ----------------------------------------------------------------------------
-  StepOutcome Step();
-  void WaitForWork(int64_t timeout_ns) { wake_.Wait(timeout_ns); }
-
- private:
-  // A step that was forwarded and is not applied.
-  struct InFlight {
-    StepTicket ticket;
-    StepPlan plan;
-    int64_t moves = 0;         // the last batch of moves in front of it
-    int64_t begin_ns = 0;      // of Forward
-    int64_t forwarded_ns = 0;  // Forward had returned; prefill only
-  };
-
-  // The verbs, in the order of a step.
-  void Drain();
-  void Reap();
-  StepPlan Plan();
-  StatusOr<StepTicket> Forward(const StepPlan& plan) { return runner_.Forward(plan); }
-  Status Sample(const InFlight& step) { return runner_.Sample(step.ticket, life_.InputsOf(step.plan)); }
-  StatusOr<StepResult> Collect(StepTicket ticket) { return runner_.Collect(ticket); }
-  void Apply(const InFlight& step, StepResult result);
-  bool Publish();
-
-  // Forward, Sample, Collect and Apply of plans in flight, in their order. An error is a lost device.
-  Status Run(StepPlan plan);
-  Status CollectOldest();
-  Status MovePages(bool waits);
-
-  void AnswerKvQuestions();
-  void Trace(const StepPlan& plan, int64_t begin_ns);
-
-  void LoseDevice(const Status& status);
-  void EndEverything(const Status& status);
-
-  const EngineLimits limits_;
-  const EngineModel model_;
-  ModelRunner& runner_;
-  const Tokenizer* const tokenizer_;
-  const Clock& clock_;
-
-  // ---- shared -----------------------------------------------------------------------------------
-  Signal wake_;
-  Inbox inbox_;
-  KvQuestions kv_questions_;
-  KvTransfers kv_transfers_;
-  std::atomic<int64_t> unfinished_{0};  // accepted, stream not done
-  Status fatal_;                        // written once, before lost_
-  std::atomic<bool> lost_{false};
-  std::atomic<int64_t> busy_since_ns_{0};  // a request came while there was no other
-  std::atomic<int64_t> stepped_ns_{0};     // the last step that did something has ended
-  Published<EngineLoad> load_;
-  const std::shared_ptr<StepTrace> step_trace_ = std::make_shared<StepTrace>();
-  const std::shared_ptr<CancelledStreams> cancels_ = std::make_shared<CancelledStreams>();
-  const std::shared_ptr<UnreadBytes> unread_bytes_ = std::make_shared<UnreadBytes>(0);
-  OutputProcessor output_;
-
-  // ---- engine thread ----------------------------------------------------------------------------
-  const std::unique_ptr<KvTier> tier_;  // null: none. Its disk notifies wake_
-  Scheduler scheduler_;
-  std::deque<std::shared_ptr<LiveRequest>> arrived_;  // taken out of the inbox, and not begun
-  std::deque<InFlight> in_flight_;                    // at most limits_.steps_in_flight
-  int64_t moves_ = 0;                                 // the last batch of them that was queued
-  int64_t now_ns_ = 0;                                // of this step
-  int64_t applied_ns_ = 0;             // the results of the last step that was applied were there
-  StepOutput* step_output_ = nullptr;  // of this step
-  EngineLoad counters_;                // what is counted, not looked up
-  RequestLife life_;                   // last: its threads notify wake_
-};
-
-Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner,
-                   const Tokenizer* tokenizer, const Clock& clock, std::unique_ptr<KvTier> tier)
+Engine::Engine(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner,
+               const Tokenizer* tokenizer, const Clock& clock, std::unique_ptr<KvTier> tier)
     : limits_(limits),
       model_(model),
       runner_(runner),
@@ -136,7 +31,7 @@ Engine::Impl::Impl(const EngineLimits& limits, const EngineModel& model, ModelRu
   Publish();
 }
 
-Engine::Impl::~Impl() {
+Engine::~Engine() {
   while ((step_output_ = output_.Back()) == nullptr) wake_.Wait(Signal::kForever);
   life_.BeginStep(step_output_, clock_.NowNs());
   EndEverything(Unavailable("the engine is shutting down"));
@@ -145,7 +40,7 @@ Engine::Impl::~Impl() {
 
 // ---- any thread ---------------------------------------------------------------------------------
 
-StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std::function<void()> on_ready) {
+StatusOr<std::shared_ptr<TokenStream>> Engine::Submit(Request request, std::function<void()> on_ready) {
   TM_RETURN_IF_ERROR(fatal());
   TM_RETURN_IF_ERROR(ValidateRequest(request, limits_, model_.vocab_size));
   request.context_policy = ContextPolicyOf(request, limits_);
@@ -194,7 +89,7 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Impl::Submit(Request request, std
 }
 
 // Hashed here, so that the engine thread need not.
-TextPath Engine::Impl::PathOf(const LiveRequest& live) const {
+TextPath Engine::PathOf(const LiveRequest& live) const {
   TextPath path(live.identity, PlainBlocksEnd(live.identity.policy, model_.kv_layout),
                 model_.kv_layout.format.page_size);
   path.Extend(live.prompt(), live.tree ? live.tree->trunk_len : std::ssize(live.prompt()));
@@ -202,7 +97,7 @@ TextPath Engine::Impl::PathOf(const LiveRequest& live) const {
 }
 
 // What the model and the pool say to a policy, beside the request itself.
-Status Engine::Impl::CheckPolicyFits(const ContextPolicy& policy) const {
+Status Engine::CheckPolicyFits(const ContextPolicy& policy) const {
   if (policy.type == ContextPolicyType::kNone || policy.type == ContextPolicyType::kReevaluate) return {};
   const int64_t ahead = LeastChunk(model_.kv_layout, limits_.max_step_tokens);
   const int64_t pages = PagesUnderPolicy(model_.kv_layout, policy, ahead);
@@ -213,7 +108,7 @@ Status Engine::Impl::CheckPolicyFits(const ContextPolicy& policy) const {
 }
 
 // And to the candidates of a request.
-Status Engine::Impl::CheckTreeFits(const CandidateTree& tree) const {
+Status Engine::CheckTreeFits(const CandidateTree& tree) const {
   const auto refuse = [](const std::string& what) {
     return InvalidArgument(what).WithField("candidates", FieldForm::kSubject);
   };
@@ -223,22 +118,20 @@ Status Engine::Impl::CheckTreeFits(const CandidateTree& tree) const {
                 std::to_string(limits_.pool_pages));
 }
 
-int64_t Engine::Impl::stalled_ns() const {
+int64_t Engine::stalled_ns() const {
   if (idle()) return 0;
   const int64_t moved_ns =
       std::max(busy_since_ns_.load(std::memory_order_relaxed), stepped_ns_.load(std::memory_order_relaxed));
   return std::max<int64_t>(0, clock_.NowNs() - moved_ns);
 }
 
-void Engine::Impl::CheckAccounting() const { scheduler_.store().CheckAccounting(); }
-
-EngineLoad Engine::Impl::Load() const {
+EngineLoad Engine::Load() const {
   EngineLoad load = load_.Get();
   load.waiting = inbox_.queued();
   return load;
 }
 
-StatusOr<std::shared_ptr<KvQuestion>> Engine::Impl::AskKv() {
+StatusOr<std::shared_ptr<KvQuestion>> Engine::AskKv() {
   std::shared_ptr<KvQuestion> question = kv_questions_.Ask();
   if (question == nullptr) {
     return ResourceExhausted("at most " + std::to_string(KvQuestions::kMost) +
@@ -248,7 +141,7 @@ StatusOr<std::shared_ptr<KvQuestion>> Engine::Impl::AskKv() {
   return question;
 }
 
-Status Engine::Impl::StartTransfer(const std::shared_ptr<KvTransfer>& transfer) {
+Status Engine::StartTransfer(const std::shared_ptr<KvTransfer>& transfer) {
   TM_CHECK(keeps_pages(), "no pages are kept");
   TM_RETURN_IF_ERROR(fatal());
   if (!kv_transfers_.Push(transfer, model_.kv_layout)) {
@@ -261,7 +154,7 @@ Status Engine::Impl::StartTransfer(const std::shared_ptr<KvTransfer>& transfer) 
 
 // ---- the step -----------------------------------------------------------------------------------
 
-StepOutcome Engine::Impl::Step() {
+StepOutcome Engine::Step() {
   if (kv_questions_.any()) AnswerKvQuestions();
   step_output_ = output_.Back();
   if (step_output_ == nullptr) return StepOutcome::kNoRoom;
@@ -296,13 +189,13 @@ StepOutcome Engine::Impl::Step() {
   return Publish() || worked ? StepOutcome::kWorked : StepOutcome::kNothingToDo;
 }
 
-void Engine::Impl::AnswerKvQuestions() {
+void Engine::AnswerKvQuestions() {
   kv_questions_.AnswerAll(std::make_shared<const KvReport>(ReportKv(scheduler_.store(), life_.Sequences())));
 }
 
 // One step in flight: Forward, Sample, Collect, Apply of the plan. Two: while the device computes the plan,
 // the step before it is collected and applied; so the plan is sampled knowing every token before it.
-Status Engine::Impl::Run(StepPlan plan) {
+Status Engine::Run(StepPlan plan) {
   const bool idle = plan.lane == Lane::kIdle;
   if (tier_ != nullptr && scheduler_.store().has_moves()) {
     TM_RETURN_IF_ERROR(MovePages(idle && in_flight_.empty()));
@@ -321,7 +214,7 @@ Status Engine::Impl::Run(StepPlan plan) {
 
 // What is evicted, and what comes back, in front of the step that was planned with it. Where there is no step
 // whose end could tell that they are done they are waited for.
-Status Engine::Impl::MovePages(bool waits) {
+Status Engine::MovePages(bool waits) {
   const KvStore::Moves moves = scheduler_.cache().TakeMoves();
   moves_ = moves.batch;
   TM_RETURN_IF_ERROR(runner_.MovePages(moves.list));
@@ -331,7 +224,7 @@ Status Engine::Impl::MovePages(bool waits) {
   return {};
 }
 
-Status Engine::Impl::CollectOldest() {
+Status Engine::CollectOldest() {
   TM_ASSIGN_OR_RETURN(StepResult result, Collect(in_flight_.front().ticket));
   if (tier_ != nullptr) scheduler_.cache().MovesDone(in_flight_.front().moves);
   Apply(in_flight_.front(), std::move(result));
@@ -340,7 +233,7 @@ Status Engine::Impl::CollectOldest() {
 }
 
 // A step begins so many choices at most; those behind wait for the next one.
-void Engine::Impl::Drain() {
+void Engine::Drain() {
   for (std::shared_ptr<LiveRequest>& live : inbox_.TakeAll()) arrived_.push_back(std::move(live));
   for (int32_t choices = 0; !arrived_.empty() && choices < kBeginsAStep; arrived_.pop_front()) {
     choices += arrived_.front()->request.choices;
@@ -348,19 +241,19 @@ void Engine::Impl::Drain() {
   }
 }
 
-void Engine::Impl::Reap() {
+void Engine::Reap() {
   if (lost_.load(std::memory_order_relaxed)) EndEverything(fatal_);
   life_.Reap();
 }
 
-void Engine::Impl::EndEverything(const Status& status) {
+void Engine::EndEverything(const Status& status) {
   do {
     Drain();
     life_.EndEverything(status);
   } while (!arrived_.empty());
 }
 
-StepPlan Engine::Impl::Plan() {
+StepPlan Engine::Plan() {
   const int64_t preemptions = scheduler_.preemptions();
   StepPlan plan = scheduler_.Plan(now_ns_);
   life_.NotePlan(plan, scheduler_.preemptions() != preemptions);
@@ -371,7 +264,7 @@ StepPlan Engine::Impl::Plan() {
   return plan;
 }
 
-void Engine::Impl::Apply(const InFlight& step, StepResult result) {
+void Engine::Apply(const InFlight& step, StepResult result) {
   const StepPlan& plan = step.plan;
   now_ns_ = clock_.NowNs();
   life_.set_now_ns(now_ns_);
@@ -395,7 +288,7 @@ void Engine::Impl::Apply(const InFlight& step, StepResult result) {
   }
 }
 
-void Engine::Impl::Trace(const StepPlan& plan, int64_t begin_ns) {
+void Engine::Trace(const StepPlan& plan, int64_t begin_ns) {
   StepRecord record;
   record.step = plan.step;
   record.begin_ns = begin_ns;
@@ -408,7 +301,7 @@ void Engine::Impl::Trace(const StepPlan& plan, int64_t begin_ns) {
 }
 
 // True when there was something to tell.
-bool Engine::Impl::Publish() {
+bool Engine::Publish() {
   const KvStore& store = scheduler_.store();
   TM_DCHECK((store.CheckAccounting(), true), "it aborts by itself");
   EngineLoad load = counters_;
@@ -435,38 +328,10 @@ bool Engine::Impl::Publish() {
   return true;
 }
 
-void Engine::Impl::LoseDevice(const Status& status) {
+void Engine::LoseDevice(const Status& status) {
   fatal_ = Internal("the device is lost: " + status.message());
   lost_.store(true, std::memory_order_release);
   EndEverything(fatal_);
 }
-
-// ---- the public face ----------------------------------------------------------------------------
-
-Engine::Engine(const EngineLimits& limits, const EngineModel& model, ModelRunner& runner,
-               const Tokenizer* tokenizer, const Clock& clock, std::unique_ptr<KvTier> tier)
-    : impl_(std::make_unique<Impl>(limits, model, runner, tokenizer, clock, std::move(tier))) {}
-Engine::~Engine() = default;
-
-StatusOr<std::shared_ptr<TokenStream>> Engine::Submit(Request request, std::function<void()> on_ready) {
-  return impl_->Submit(std::move(request), std::move(on_ready));
-}
-StepOutcome Engine::Step() { return impl_->Step(); }
-void Engine::WaitForWork(int64_t timeout_ns) { impl_->WaitForWork(timeout_ns); }
-void Engine::Wake() { impl_->Wake(); }
-bool Engine::idle() const { return impl_->idle(); }
-Status Engine::fatal() const { return impl_->fatal(); }
-int64_t Engine::stalled_ns() const { return impl_->stalled_ns(); }
-EngineLoad Engine::Load() const { return impl_->Load(); }
-void Engine::CheckAccounting() const { impl_->CheckAccounting(); }
-const EngineLimits& Engine::limits() const { return impl_->limits(); }
-const OutputMetrics& Engine::output_metrics() const { return impl_->output_metrics(); }
-std::shared_ptr<StepTrace> Engine::step_trace() const { return impl_->step_trace(); }
-StatusOr<std::shared_ptr<KvQuestion>> Engine::AskKv() { return impl_->AskKv(); }
-Status Engine::StartTransfer(const std::shared_ptr<KvTransfer>& transfer) {
-  return impl_->StartTransfer(transfer);
-}
-bool Engine::keeps_pages() const { return impl_->keeps_pages(); }
-const KvLayout& Engine::kv_layout() const { return impl_->kv_layout(); }
 
 }  // namespace tramontane
