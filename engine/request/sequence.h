@@ -53,9 +53,11 @@ class Sequence {
   int32_t steps_in_flight() const { return steps_in_flight_; }
   bool releasable() const { return state_ == SequenceState::kFinished && steps_in_flight_ == 0; }
   int64_t expected_hit() const { return expected_hit_; }
+  bool awaits_pages() const { return awaits_pages_; }
   bool fits_one_chunk() const { return fits_one_chunk_; }
   const Lease& lease() const { return lease_; }
   const Lease& kept() const { return kept_; }
+  bool has_kept() const { return !kept_.tables.empty(); }
   const Timings& timings() const { return timings_; }
   const Usage& usage() const { return usage_; }
 
@@ -78,14 +80,24 @@ class Sequence {
     return tree != nullptr ? tree->ScoresBefore(position) : std::min(position, prompt_len() - 1);
   }
   int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_len(); }
-  // Positions that are computed before a discard, after which others take their places.
-  int64_t computed_before_discard() const {
-    const ContextPolicy& policy = request->context_policy.value_or(ContextPolicy());
-    return policy.type == ContextPolicyType::kReevaluate ? policy.n_ctx : INT64_MAX;
+  ContextPolicy policy() const { return request->context_policy.value_or(ContextPolicy()); }
+  bool reevaluates() const { return policy().type == ContextPolicyType::kReevaluate; }
+  // The first position that a plan computes next; of one that waits, as far as is known.
+  int64_t next_position() const { return state_ == SequenceState::kWaiting ? expected_hit_ : scheduled_len_; }
+  int64_t prefill_left() const { return prefill_len_ - scheduled_len_; }
+  // The token at max_len - 1 is the last one, and it is never fed back. Before a discard nothing is computed
+  // at positions that will be others'.
+  bool decode_left() const {
+    return scheduled_len_ < std::min(max_len - 1, reevaluates() ? policy().n_ctx : INT64_MAX);
   }
+  // The first positions whose pages are kept for what is computed after a discard.
+  int64_t prefix_to_keep() const { return reevaluates() ? policy().n_keep : 0; }
 
  private:
-  friend class Scheduler;
+  friend class Scheduler;  // and its parts
+  friend class Admission;
+  friend class Preemption;
+  friend class PrefillLane;
   friend struct PlacedSequence;  // tests place sequences by hand
 
   SequenceState state_ = SequenceState::kWaiting;
@@ -98,7 +110,7 @@ class Sequence {
   int64_t expected_hit_ = 0;
   bool expects_copy_ = false;    // that ends within a page, which is another lease's too
   bool awaits_pages_ = false;    // while it waits: of what the store knew some is on its way from the tier
-  int64_t seen_reads_ = -1;      // Scheduler::tier_reads_ when that was looked at last
+  int64_t seen_reads_ = -1;      // Admission::tier_reads_ when that was looked at last
   bool fits_one_chunk_ = false;  // its prefill fits the half of a step that the oldest prompt leaves
   int64_t scheduled_len_ = 0;    // positions planned
   int64_t accepted_len_ = 0;     // positions applied
@@ -114,6 +126,22 @@ class Sequence {
 
 inline bool Older(const Sequence& a, const Sequence& b) {
   return a.arrival() != b.arrival() ? a.arrival() < b.arrival() : a.choice < b.choice;
+}
+struct IsOlder {
+  bool operator()(const Sequence* a, const Sequence* b) const { return Older(*a, *b); }
+};
+
+// Of lists of sequences, oldest first.
+template <typename List>
+void InsertByAge(List& list, Sequence* sequence) {
+  list.insert(std::upper_bound(list.begin(), list.end(), sequence, IsOlder()), sequence);
+}
+template <typename List>
+bool RemoveFrom(List& list, const Sequence* sequence) {
+  const auto at = std::find(list.begin(), list.end(), sequence);
+  if (at == list.end()) return false;
+  list.erase(at);
+  return true;
 }
 
 }  // namespace tramontane

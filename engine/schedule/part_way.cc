@@ -8,8 +8,7 @@
 namespace tramontane {
 
 void PartWay::Add(Sequence* sequence) {
-  const auto older = [](const Sequence* a, const Sequence* b) { return Older(*a, *b); };
-  const auto at = std::upper_bound(prompts_.begin(), prompts_.end(), sequence, older);
+  const auto at = std::upper_bound(prompts_.begin(), prompts_.end(), sequence, IsOlder());
   needs_.insert(needs_.begin() + (at - prompts_.begin()), NeedsOf(*sequence));
   prompts_.insert(at, sequence);
   Count(NeedsOf(*sequence), 1);
@@ -57,8 +56,7 @@ int64_t PartWay::PagesOfOlder(const Sequence& sequence) const {
 }
 
 size_t PartWay::IndexOf(const Sequence* sequence) const {
-  const auto older = [](const Sequence* a, const Sequence* b) { return Older(*a, *b); };
-  const auto at = std::lower_bound(prompts_.begin(), prompts_.end(), sequence, older);
+  const auto at = std::lower_bound(prompts_.begin(), prompts_.end(), sequence, IsOlder());
   TM_CHECK(at != prompts_.end() && *at == sequence, "choice %d of request %s is not in prefill",
            sequence->choice, sequence->request->id.c_str());
   return static_cast<size_t>(at - prompts_.begin());

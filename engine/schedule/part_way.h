@@ -19,7 +19,7 @@ class PartWay {
   PartWay(const KvStore& store, int64_t ahead) : store_(store), ahead_(ahead) {}
 
   bool empty() const { return prompts_.empty(); }
-  size_t size() const { return prompts_.size(); }
+  int64_t ahead() const { return ahead_; }
   const std::vector<Sequence*>& all() const { return prompts_; }  // oldest first
 
   void Add(Sequence* sequence);

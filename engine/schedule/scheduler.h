@@ -5,25 +5,26 @@
 // Two lanes: a step is one ragged batch of prefill chunks or one batch of decode tokens, never both.
 // engine/schedule/README.md states the sharing rule, the lane policy and the bounds that follow, as formulas.
 //
-//   Admit -> queue --slots, in order--> ready --a place and pages, by age--> prefill -> decode -> Finish
-//                                         ^-------------- preempted -----------'---------'
+//   Admit -> queue --slots, in order--> ready --a turn and pages, by age--> prefill -> decode -> Finish
+//                                         ^-------------- preempted ----------'---------'
 //
 // Always: a sequence is in one of those four lists or in none (finished, not yet forked, or held and
 // preempted); ready, prefill and decode together hold at most max_sequences slots; pages are held only in
 // prefill and decode, and by finished sequences that a step in flight still mentions; and between a discard
-// and what is computed after it as Sequence::kept, which is let go wherever pages are short.
+// and what is computed after it as Sequence::kept(), which is let go wherever pages are short.
 #pragma once
 
 #include <cstdint>
-#include <deque>
-#include <set>
 #include <vector>
 
 #include "engine/kv/kv_store.h"
 #include "engine/request/limits.h"
 #include "engine/request/sequence.h"
+#include "engine/schedule/admission.h"
 #include "engine/schedule/part_way.h"
-#include "engine/schedule/prefill_cost.h"
+#include "engine/schedule/preemption.h"
+#include "engine/schedule/prefill_lane.h"
+#include "engine/schedule/prefill_share.h"
 #include "engine/schedule/step_cost_model.h"
 #include "engine/schedule/step_plan.h"
 
@@ -47,7 +48,7 @@ class Scheduler {
   // Puts choice 0 of a request at the end of the queue, in order of arrival. Slots for all its choices are
   // reserved together. `arrival`: above all others'. REQUIRES: the caller's fields of the sequence are set,
   // request->choices <= max_sequences.
-  void Admit(Sequence* sequence, int64_t arrival);
+  void Admit(Sequence* sequence, int64_t arrival) { admission_.Add(sequence, arrival); }
 
   // The next step; kIdle (step 0, nothing to apply) when nothing can run. Advances scheduled_len, takes
   // pages, may preempt: a preempted sequence (never one in flight, never the oldest but where it is held)
@@ -71,7 +72,7 @@ class Scheduler {
   // positions, as if the sequence had just begun with them: behind the first n_keep, whose pages were kept
   // where there was room. It waits for its turn as a prompt that has arrived now, behind those that were
   // there before. `arrival`: above all others'. REQUIRES: it decodes, and nothing of it is in flight.
-  void Reevaluate(Sequence* sequence, int64_t arrival);
+  void Reevaluate(Sequence* sequence, int64_t arrival) { preemption_.Reevaluate(sequence, arrival); }
 
   // What this sequence has computed cannot be trusted: no later one finds its pages. Finish comes next.
   void Forget(Sequence* sequence);
@@ -94,117 +95,37 @@ class Scheduler {
   // For who puts cached pages there or reads them, between two calls of the above: what is available() stays.
   KvStore& cache() { return store_; }
   // Some that could start otherwise wait for pages from the tier.
-  bool awaits_pages() const;
-  int64_t waiting() const { return static_cast<int64_t>(queue_.size() + ready_.size()); }  // without pages
-  int64_t running() const { return static_cast<int64_t>(prefill_.size() + decode_.size()); }
-  int32_t free_slots() const { return free_slots_; }
+  bool awaits_pages() const { return admission_.awaits_pages(); }
+  int64_t waiting() const { return admission_.waiting(); }  // without pages
+  int64_t running() const { return std::ssize(prompts_.all()) + std::ssize(decode_); }
+  int32_t free_slots() const { return admission_.free_slots(); }
   int32_t steps_in_flight() const { return static_cast<int32_t>(planned_steps_ - applied_steps_); }
-  int64_t preemptions() const { return preemptions_; }
+  int64_t preemptions() const { return preemption_.preemptions(); }
   // Prompt tokens of sequences that have started, and how many of them needed no computing.
-  int64_t prefix_queries() const { return prefix_queries_; }
-  int64_t prefix_hits() const { return prefix_hits_; }
+  int64_t prefix_queries() const { return prefill_lane_.prefix_queries(); }
+  int64_t prefix_hits() const { return prefill_lane_.prefix_hits(); }
 
  private:
-  struct Budget {
-    int64_t tokens = 0;
-    int64_t parts = 0;  // of PrefillCost
-    double ns = 0;      // predicted; infinite where nothing decodes
-  };
-
-  // ---- pages that come back -----------------------------------------------------------------------
-  void LookAtTier(int64_t now_ns);
-  void Expect(Sequence* sequence);
-
-  // ---- lanes ------------------------------------------------------------------------------------
-  void GiveSlots(int64_t now_ns);
-  void TakeSlot(Sequence* sequence);
   bool DecodeWaits() const;
   bool DecodeIsDue() const;
   bool AnyHeld() const;
-  bool AnyDecodes() const;
   void PlanDecode(StepPlan* plan);
-  void PlanPrefill(StepPlan* plan, int64_t now_ns);
-
-  // ---- prefill: how much ------------------------------------------------------------------------
-  Budget PrefillBudget() const;
-  double DecodeStepNs() const;
-  double LeastStepNs() const;
-  double ChunkNs(int64_t begin, int64_t end, int64_t most_keys) const;
-
-  // ---- prefill: who gets how much ---------------------------------------------------------------
-  void GiveOldest(Budget* left, StepPlan* plan);
-  Sequence* OldestPrompt(const Budget& share) const;
-  void GiveShortPrompts(Budget* left, StepPlan* plan);
-  void GiveShortestRemaining(Budget* left, StepPlan* plan);
-  Sequence* FirstReady() const;
-  Sequence* FirstLongPrompt() const;
-  enum class Least { kNothing, kOneToken };  // whatever it costs
-  int64_t Give(Sequence* sequence, Budget share, Least least, Budget* left, StepPlan* plan);
-  void Begin(Sequence* sequence);
-  static PrefixQuery QueryFor(const Sequence& sequence);
-  static int64_t StartOf(const Sequence& sequence);
-  void GiveBack(Sequence* sequence);
-  void Start(Sequence* sequence);
-  int64_t ChunkThatFits(const Sequence& sequence, const Budget& share, const StepRow* row = nullptr) const;
-  int64_t TreeBytesOf(const Sequence& sequence, int64_t start, int64_t end) const;
-  void FinishPrefillRows(StepPlan* plan, int64_t now_ns);
-  static RowAsk AskOf(const Sequence& sequence, int64_t start, int64_t end);
-
-  // ---- prefill: who may start -------------------------------------------------------------------
-  bool MayStart(const Sequence& sequence, const Budget& share) const;
-  bool HasPlace(const Sequence& sequence) const;
-  bool HasPagesToStart(const Sequence& sequence) const;
-  int64_t PagesToStart(const Sequence& sequence) const;
-  int64_t RemainingParts(const Sequence& sequence) const;
-
-  // ---- pages ------------------------------------------------------------------------------------
-  int64_t PagesAvailable(const Sequence& sequence) const;
-  bool SitsOut(const Sequence& sequence) const;
-  bool MakeRoomFor(const Sequence& sequence);
-  Sequence* HeldWithPages() const;
-  void Preempt(Sequence* sequence);
-  void LeaveLane(Sequence* sequence);
-  void SendBack(Sequence* sequence);
-  void MakeReady(Sequence* sequence);
-  void KeepPrefix(Sequence* sequence);
-  void KeepPrefixOnceFull(Sequence* sequence);
-  void ForkKept(const Sequence& parent, Sequence* sequence);
-  void LetGoOfKept(Sequence* sequence);
-  bool LetGoOfSomeKept();
-  void LetGoOfWhatIsInTheWay(Sequence* first);
   void Release(Sequence* sequence);
 
   const EngineLimits limits_;
-  const PrefillCost cost_;
-  const int64_t least_chunk_;  // tokens
-  const bool has_window_;      // some layer group has one
   KvStore store_;
   StepCosts costs_;
+  const PrefillShare share_;
+  Admission admission_;
+  PartWay prompts_;                // at most max_partial_prefills between plans
+  std::vector<Sequence*> decode_;  // every prefill position planned, oldest first
+  Preemption preemption_;
+  PrefillLane prefill_lane_;
+  std::vector<Sequence*> rows_;  // scratch of PlanDecode
 
-  struct IsOlder {
-    bool operator()(const Sequence* a, const Sequence* b) const { return Older(*a, *b); }
-  };
-  std::set<Sequence*, IsOlder> queue_;  // no slots yet; the engine bounds it
-  std::deque<Sequence*> ready_;  // slots but no pages, oldest first; with the next two at most max_sequences
-  PartWay prefill_;              // at most max_partial_prefills between plans
-  std::vector<Sequence*> decode_;   // every prefill position planned, oldest first
-  std::vector<Sequence*> keepers_;  // those with Sequence::kept, wherever they are, oldest first
-  std::vector<Sequence*> shares_;   // scratch of GiveShortestRemaining
-  std::vector<Sequence*> rows_;     // scratch of PlanDecode
-
-  int32_t free_slots_ = 0;
-  std::vector<int32_t>
-      idle_slots_;           // those that no sequence runs in; some may be promised to choices to come
   int32_t prefill_run_ = 0;  // prefill steps since the last decode step, while decode waits
-  const Sequence* victim_in_flight_ = nullptr;  // sits the current plan out, to be preempted later
-  int64_t tree_bytes_left_ = 0;                 // of MaxTreeBytes, in the plan that is being made
   int64_t planned_steps_ = 0;
   int64_t applied_steps_ = 0;
-  int64_t preemptions_ = 0;
-  int64_t prefix_queries_ = 0;
-  int64_t prefix_hits_ = 0;
-  int64_t tier_reads_ = 0;        // looks at the tier that found something read
-  int64_t disk_answered_ns_ = 0;  // the disk has read something, or was not asked to
 };
 
 }  // namespace tramontane

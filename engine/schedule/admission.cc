@@ -1,0 +1,160 @@
+#include "engine/schedule/admission.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/core/check.h"
+
+namespace tramontane {
+namespace {
+
+// A disk that is asked for something and reads nothing for so long is used no more.
+constexpr int64_t kDiskPatienceNs = 10'000'000'000;
+
+// Tokens of prompts that a step makes ready, for each of which it looks at what the store knows; one prompt
+// at least. The others come with the next step.
+constexpr int64_t kMostTokensReady = 1 << 17;
+
+}  // namespace
+
+Admission::Admission(const EngineLimits& limits, KvStore& store, const PrefillShare& share)
+    : limits_(limits), store_(store), share_(share), free_slots_(limits.max_sequences) {
+  for (int32_t slot = limits.max_sequences - 1; slot >= 0; --slot) idle_slots_.push_back(slot);
+}
+
+void Admission::Add(Sequence* sequence, int64_t arrival) {
+  const Request& request = *sequence->request;
+  TM_CHECK(sequence->state_ == SequenceState::kWaiting && sequence->slots_ == 0 && sequence->choice == 0,
+           "request %s is admitted twice", request.id.c_str());
+  TM_CHECK(request.choices <= limits_.max_sequences, "%d choices", request.choices);
+  const bool endless = sequence->policy().type != ContextPolicyType::kNone;
+  TM_CHECK(sequence->max_len <= (endless ? kMaxEndlessText : limits_.context) && !sequence->tokens.empty(),
+           "a sequence of %lld tokens", static_cast<long long>(sequence->max_len));
+  sequence->arrival_ = arrival;
+  TM_CHECK(queue_.empty() || Older(**queue_.rbegin(), *sequence), "request %s is admitted out of order",
+           request.id.c_str());
+  sequence->lease_ = store_.NewLease(MaskPolicyOf(sequence->policy()),
+                                     sequence->tree != nullptr ? sequence->tree->trunk_len : INT64_MAX);
+  sequence->lease_.prefers_cache = request.prefers_cache;
+  queue_.insert(queue_.end(), sequence);
+}
+
+void Admission::GiveSlots(int64_t now_ns) {
+  int64_t tokens = 0;
+  while (!queue_.empty() && (*queue_.begin())->request->choices <= free_slots_ && tokens < kMostTokensReady) {
+    Sequence* sequence = *queue_.begin();
+    queue_.erase(queue_.begin());
+    tokens += static_cast<int64_t>(sequence->tokens.size());
+    sequence->slots_ = sequence->request->choices;
+    free_slots_ -= sequence->slots_;
+    TakeSlot(sequence);
+    sequence->timings_.admitted_ns = now_ns;
+    MakeReady(sequence);
+  }
+}
+
+void Admission::TakeSlot(Sequence* sequence) {
+  sequence->slot_ = idle_slots_.back();
+  idle_slots_.pop_back();
+}
+
+void Admission::ReturnSlots(Sequence* sequence) {
+  free_slots_ += std::exchange(sequence->slots_, 0);
+  if (sequence->slot_ >= 0) idle_slots_.push_back(std::exchange(sequence->slot_, -1));
+}
+
+void Admission::MakeReady(Sequence* sequence) {
+  sequence->prefill_len_ = static_cast<int64_t>(sequence->tokens.size());
+  sequence->awaits_pages_ = store_.Fetch(sequence->lease_, QueryFor(*sequence));
+  Expect(sequence);
+  InsertByAge(ready_, sequence);
+}
+
+void Admission::Remove(Sequence* sequence) {
+  if (queue_.erase(sequence) == 0) RemoveFrom(ready_, sequence);
+}
+
+void Admission::Expect(Sequence* sequence) {
+  const int64_t kept = sequence->has_kept() ? sequence->prefix_to_keep() : 0;
+  sequence->expected_hit_ = std::max(store_.KnownPrefix(sequence->lease_, QueryFor(*sequence)), kept);
+  sequence->expects_copy_ =
+      !sequence->lease_.is_parked() && OffsetInPage(sequence->expected_hit_, store_.page_size()) != 0;
+  sequence->fits_one_chunk_ = share_.FitsOneChunk(*sequence);
+}
+
+// What a prompt waits for was asked for when it was made ready, once: what makes room for it may be another
+// one's. What is parked is asked for again and again, of the oldest alone.
+void Admission::LookAtTier(int64_t now_ns) {
+  const bool has_read = store_.PollTier();
+  if (has_read || !store_.tier_reads()) disk_answered_ns_ = now_ns;
+  if (now_ns - disk_answered_ns_ > kDiskPatienceNs) {
+    store_.TurnDiskOff("it has read nothing for " + std::to_string(kDiskPatienceNs / 1'000'000'000) + " s");
+  }
+  if (has_read) ++tier_reads_;
+  bool is_oldest = true;
+  int64_t tokens = 0;
+  for (Sequence* sequence : ready_) {
+    const bool is_parked = sequence->lease_.is_parked();
+    const bool is_asked_for = is_parked && std::exchange(is_oldest, false);
+    const bool has_news = sequence->seen_reads_ != tier_reads_ || !store_.tier_reads();
+    if (!is_asked_for && !(has_news && (is_parked || sequence->awaits_pages_))) continue;
+    if (tokens > kMostTokensReady) return;  // the others have news in the next step, too
+    tokens += static_cast<int64_t>(sequence->tokens.size());
+    sequence->seen_reads_ = tier_reads_;
+    sequence->awaits_pages_ = is_asked_for ? store_.Fetch(sequence->lease_, QueryFor(*sequence))
+                                           : store_.IsComing(sequence->lease_, QueryFor(*sequence));
+    Expect(sequence);
+  }
+}
+
+// Its first position to compute is the first that no known page has, and where positions are to be scored,
+// the first of those at most. After a discard more than the sinks may be known, from others that discarded
+// the same.
+void Admission::Begin(Sequence* sequence) {
+  int64_t hit = sequence->has_kept() ? sequence->prefix_to_keep() : 0;
+  if (hit > 0 && hit > store_.KnownPrefix(sequence->lease_, QueryFor(*sequence))) {
+    sequence->lease_ = store_.Fork(sequence->kept_, hit);
+  } else {
+    hit = store_.Acquire(sequence->lease_, QueryFor(*sequence));
+  }
+  sequence->expected_hit_ = sequence->scheduled_len_ = sequence->accepted_len_ = hit;
+}
+
+void Admission::GiveBack(Sequence* sequence) {
+  store_.SetAside(sequence->lease_, sequence->accepted_len_);
+  sequence->scheduled_len_ = sequence->accepted_len_ = 0;
+}
+
+PrefixQuery Admission::QueryFor(const Sequence& sequence) {
+  if (sequence.tree != nullptr) {  // its branches stand behind the trunk, and hold what is scored
+    return {.tokens = TokenView(sequence.tokens).First(sequence.tree->trunk_len + 1),
+            .identity = sequence.identity,
+            .path = &sequence.path};
+  }
+  const bool scores = sequence.wants_scores() && sequence.scored_len_ < sequence.prompt_len() - 1;
+  return {.tokens = TokenView(sequence.tokens).First(sequence.prefill_len_),
+          .identity = sequence.identity,
+          .most_tokens = scores ? sequence.scored_len_ : INT64_MAX,
+          .owner = sequence.request->kv_owner.get(),
+          .path = &sequence.path};
+}
+
+Sequence* Admission::FirstReady() const {
+  const auto first = std::find_if(ready_.begin(), ready_.end(),
+                                  [](const Sequence* sequence) { return !sequence->awaits_pages_; });
+  return first == ready_.end() ? nullptr : *first;
+}
+
+Sequence* Admission::FirstLongPrompt() const {
+  const auto first = std::find_if(ready_.begin(), ready_.end(), [](const Sequence* sequence) {
+    return !sequence->fits_one_chunk_ && !sequence->awaits_pages_;
+  });
+  return first == ready_.end() ? nullptr : *first;
+}
+
+bool Admission::awaits_pages() const {
+  return std::any_of(ready_.begin(), ready_.end(), [](const Sequence* s) { return s->awaits_pages_; });
+}
+
+}  // namespace tramontane

@@ -1,0 +1,73 @@
+// Admission: requests that hold no pages: first in the queue for slots, then ready, which is waiting for a
+// prefill turn and for pages. What the store knows of those that are ready is looked up here.
+//
+// Engine thread only; the scheduler's. Always: a sequence has slots if it is ready, and none in the queue.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <set>
+#include <vector>
+
+#include "engine/kv/kv_store.h"
+#include "engine/request/limits.h"
+#include "engine/request/sequence.h"
+#include "engine/schedule/prefill_share.h"
+
+namespace tramontane {
+
+class Admission {
+ public:
+  // All are borrowed.
+  Admission(const EngineLimits& limits, KvStore& store, const PrefillShare& share);
+
+  // As Scheduler::Admit.
+  void Add(Sequence* sequence, int64_t arrival);
+  // In order of arrival and never around a request that needs more slots than are free: so nothing starves
+  // it.
+  void GiveSlots(int64_t now_ns);
+  // Of those that it or its parent has been given.
+  void TakeSlot(Sequence* sequence);
+  void ReturnSlots(Sequence* sequence);
+
+  // By age: what was preempted comes before everything that arrived later.
+  void MakeReady(Sequence* sequence);
+  // It has started, or ended while it waited.
+  void Remove(Sequence* sequence);
+  // What the store knows of it may have changed.
+  void Expect(Sequence* sequence);
+  // What has come from the tier since the last plan.
+  void LookAtTier(int64_t now_ns);
+
+  // Leases what the store knows of the tokens: there the sequence begins. Or gives it back.
+  void Begin(Sequence* sequence);
+  void GiveBack(Sequence* sequence);
+
+  const std::deque<Sequence*>& ready() const { return ready_; }  // oldest first
+  // The oldest that is ready, but for its pages, or the oldest that does not fit one chunk; null: there is
+  // none.
+  Sequence* FirstReady() const;
+  Sequence* FirstLongPrompt() const;
+  bool awaits_pages() const;
+  int64_t waiting() const { return std::ssize(queue_) + std::ssize(ready_); }
+  int32_t free_slots() const { return free_slots_; }
+
+ private:
+  static PrefixQuery QueryFor(const Sequence& sequence);
+
+  const EngineLimits& limits_;
+  KvStore& store_;
+  const PrefillShare& share_;
+
+  struct IsOlder {
+    bool operator()(const Sequence* a, const Sequence* b) const { return Older(*a, *b); }
+  };
+  std::set<Sequence*, IsOlder> queue_;  // no slots yet; the engine bounds it
+  std::deque<Sequence*> ready_;
+  int32_t free_slots_;
+  std::vector<int32_t> idle_slots_;  // no sequence runs in them; some may be promised to choices to come
+  int64_t tier_reads_ = 0;           // looks at the tier that found something read
+  int64_t disk_answered_ns_ = 0;     // the disk has read something, or was not asked to
+};
+
+}  // namespace tramontane
