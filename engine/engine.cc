@@ -312,9 +312,9 @@ bool Engine::Publish() {
   load.free_pages = store.free_pages();
   load.held_pages = store.held_pages();
   load.cached_pages = store.cached_pages();
-  const std::vector<int64_t>& held_of_group = store.held_pages_of_group();
+  const std::vector<int64_t>& held_of_group = store.pool().held_pages_of_group();
   std::copy(held_of_group.begin(), held_of_group.end(), load.held_pages_of_group.begin());
-  const std::vector<int64_t>& cached_of_group = store.cached_pages_of_group();
+  const std::vector<int64_t>& cached_of_group = store.pool().cached_pages_of_group();
   std::copy(cached_of_group.begin(), cached_of_group.end(), load.cached_pages_of_group.begin());
   if (tier_ != nullptr) {
     load.host_kv_bytes = tier_->host_bytes();

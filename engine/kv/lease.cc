@@ -5,6 +5,9 @@
 namespace tramontane {
 namespace {
 
+// Of a text that goes by, one window in so many is kept as if a hit could end there: prefix_bench.
+constexpr int64_t kWindowsPerKept = 8;
+
 bool ChangesWhatIsSeen(const ContextPolicy& policy) {
   return policy.type == ContextPolicyType::kSinks || policy.type == ContextPolicyType::kShift;
 }
@@ -52,6 +55,39 @@ RowView SeenAt(const Lease& lease, int64_t position) {
           .left = view.left,
           .sink_position = view.sink_query_position,
           .sink_limit = lease.policy.type == ContextPolicyType::kShift ? view.sink_query_position : 0};
+}
+
+int64_t FirstSeen(const Lease& lease, const KvLayout& layout, size_t group, int64_t position) {
+  return std::max(FirstVisible(position, layout.groups[group].window), SeenAt(lease, position).left);
+}
+
+int64_t PlainBlocksEnd(const Lease& lease, int32_t page_size) {
+  return lease.plain_len == INT64_MAX ? INT64_MAX : PageOf(lease.plain_len, 0, page_size) * page_size;
+}
+
+bool EndsNear(const Lease& lease, const KvLayout& layout, int64_t interval, int64_t begin, size_t group) {
+  const int32_t page_size = layout.format.page_size;
+  const bool under_policy = begin >= PlainBlocksEnd(lease, page_size);
+  const auto is_seen = [&](int64_t least_end, int64_t most_end) {
+    const int64_t left = under_policy ? SeenAt(lease, least_end).left : 0;
+    const int64_t first_seen = std::max(FirstVisible(least_end, layout.groups[group].window), left);
+    return begin < most_end && begin + page_size > first_seen;
+  };
+  const auto border = [&](int64_t tokens) { return PageOf(tokens, 0, page_size) * page_size; };
+  const int64_t asked = lease.asked_tokens;
+  // The first of the places kept at intervals that is not in front of the page's end.
+  const int64_t next = interval == 0 ? 0 : (begin + page_size + interval - 1) / interval * interval;
+  return is_seen(lease.hit_tokens, lease.hit_tokens) || is_seen(lease.known_tokens, lease.known_tokens) ||
+         (interval > 0 && is_seen(next, next)) || (asked > 0 && is_seen(border(asked - 1), border(asked)));
+}
+
+int64_t KeptInterval(const KvLayout& layout) {
+  int64_t interval = 0;
+  for (const KvGroupSpec& group : layout.groups) {
+    const int64_t pages = PagesFor(kWindowsPerKept * group.window, layout.format.page_size);
+    interval = std::max(interval, pages * layout.format.page_size);
+  }
+  return interval;
 }
 
 std::vector<PrefixGroup> PrefixGroupsOf(const KvLayout& layout, const ContextPolicy& policy) {

@@ -1,11 +1,32 @@
 // Lease: the pages of one sequence, a table for each layer group; and how many of them rows need, whatever
-// the windows and the context policy: what a row sees at a position, which first pages stay, and how many
-// pages a sequence without an end, or with branches, may hold.
+// the windows and the context policy: what a row sees at a position, which first pages stay, which a window
+// leaves, and how many pages a sequence without an end, or with branches, may hold.
+//
+// A table covers positions [kv_base, end): its pages, oldest first. In a windowed group, pages whose every
+// position has left the window of all positions still to come are let go, and kv_base moves up (RollWindows,
+// and nowhere else); stored keys are never moved or rotated again.
+//
+//   window 6, page 4, accepted 13, written 15:   the query at 13 sees 8..13, so pages [0,4) and [4,8) are
+//   gone
+//
+//   let go       let go       page 2       page 3
+//   |0  1  2  3 |4  5  6  7  |8  9 10 11  |12 13 14 --|
+//                             ^ kv_base       ^ accepted_len
+//
+// Under a context policy the first n_keep positions of a group stay in sight: their pages move to the table's
+// sinks when it rolls on. Of a sequence with branches (CandidateTree) the tables list places, which from
+// trunk_len on are not where their tokens stand: windows roll no further than a row at trunk_len needs, and
+// no page from there on is named.
+//
+// Always: a windowed table holds at most ceil((window - 1 + ahead) / page_size) + 1 pages, where `ahead` is
+// the tokens written beyond the accepted length (chunk x steps in flight).
 //
 // Filled and emptied by KvStore alone. Engine thread; the functions are pure.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/kv/names/prefix_hit.h"
@@ -15,6 +36,8 @@
 #include "models/kv_layout.h"
 
 namespace tramontane {
+
+struct HeldText;
 
 struct PageTable {
   std::vector<PageId> pages;  // oldest first
@@ -59,24 +82,40 @@ struct Lease {
   int64_t sealed = 0;                        // tokens whose pages have names
   bool seals = false;                        // its further pages get names
   // [groups] positions in front of these are not in their pages, though the first one listed may begin there
-  // (PlantIdle). None: they are.
+  // (KvStore::PlantIdle). None: they are.
   std::vector<int64_t> begins = {};
   bool is_cut = false;       // its last page is another lease's too, maybe part of a full one
   int64_t hit_tokens = 0;    // found by Acquire,
   int64_t known_tokens = 0;  // of whose tokens so many were known, with their pages or not,
   int64_t asked_tokens = 0;  // of so many
-  // Of one that is parked or idle: its tables, with the nodes of its pages in their places, each pinned; the
-  // node above those that are its own; and the tokens that they hold.
-  std::vector<PageTable> parked = {};
-  PrefixTree::Node parked_below = PrefixTree::kNone;
-  int64_t parked_tokens = 0;
+  // It has no page: Acquire gives it those that its sequence had when it was set aside.
+  std::shared_ptr<HeldText> returns_to = nullptr;
 
-  bool is_parked() const { return parked_tokens > 0; }
+  bool is_set_aside() const { return returns_to != nullptr; }
 };
 
 RowView SeenAt(const Lease& lease, int64_t position);
 // Pages of the first positions that its policy keeps in a group's sight; 0: none.
 int64_t SinkPages(const Lease& lease, const KvLayout& layout, size_t group);
+
+// The first position that a row there sees in a group, but for sinks.
+int64_t FirstSeen(const Lease& lease, const KvLayout& layout, size_t group, int64_t position);
+inline int64_t EndOf(const PageTable& table, int32_t page_size) {
+  return table.kv_base + static_cast<int64_t>(table.pages.size()) * page_size;
+}
+// Where the blocks end that are named without the policy.
+int64_t PlainBlocksEnd(const Lease& lease, int32_t page_size);
+
+// Takes pages that no position >= accepted can see out of the tables: calls drop(page, group, begin) for
+// each, `begin` its first position.
+template <typename Drop>
+void RollWindows(Lease& lease, const KvLayout& layout, int64_t accepted, const Drop& drop);
+// Whether the page at `begin` is in the window of a place where a later hit is likely to end: where this
+// lease's own hit did, where its text parts from those before it, the end of what it was asked for; and, each
+// `interval` tokens (KeptInterval), some on the way, for a text that parts from this one.
+bool EndsNear(const Lease& lease, const KvLayout& layout, int64_t interval, int64_t begin, size_t group);
+// By the widest window, for all groups the same. 0: no group has one.
+int64_t KeptInterval(const KvLayout& layout);
 
 // What a hit needs of each group under a policy (kNone, kSinks or kShift): LongestPrefixHit's `groups`, and
 // its `left`.
@@ -108,5 +147,23 @@ int64_t PagesOfGroupUnderPolicy(const KvLayout& layout, size_t group, const Cont
                                 int64_t ahead);
 // The keys that a window shows; without one, all.
 inline int64_t Reach(int32_t window) { return window == 0 ? INT64_MAX : window; }
+
+template <typename Drop>
+void RollWindows(Lease& lease, const KvLayout& layout, int64_t accepted, const Drop& drop) {
+  accepted = std::min(accepted, lease.trunk_len);
+  const int32_t page_size = layout.format.page_size;
+  for (size_t group = 0; group < lease.tables.size(); ++group) {
+    PageTable& table = lease.tables[group];
+    const int64_t first_seen = FirstSeen(lease, layout, group, accepted);
+    const int64_t passed =
+        std::min(PageOf(first_seen, table.kv_base, page_size), static_cast<int64_t>(table.pages.size()));
+    const int64_t sinks = table.kv_base == 0 ? SinkPages(lease, layout, group) : 0;
+    if (passed <= sinks) continue;  // they stay, wherever they are listed
+    table.sinks.insert(table.sinks.end(), table.pages.begin(), table.pages.begin() + sinks);
+    for (int64_t i = sinks; i < passed; ++i) drop(table.pages[i], group, table.kv_base + i * page_size);
+    table.pages.erase(table.pages.begin(), table.pages.begin() + passed);
+    table.kv_base += passed * page_size;
+  }
+}
 
 }  // namespace tramontane

@@ -79,7 +79,7 @@ void Admission::Expect(Sequence* sequence) {
   const int64_t kept = sequence->has_kept() ? sequence->prefix_to_keep() : 0;
   sequence->expected_hit_ = std::max(store_.KnownPrefix(sequence->lease_, QueryFor(*sequence)), kept);
   sequence->expects_copy_ =
-      !sequence->lease_.is_parked() && OffsetInPage(sequence->expected_hit_, store_.page_size()) != 0;
+      !sequence->lease_.is_set_aside() && OffsetInPage(sequence->expected_hit_, store_.page_size()) != 0;
   sequence->fits_one_chunk_ = share_.FitsOneChunk(*sequence);
 }
 
@@ -95,7 +95,7 @@ void Admission::LookAtTier(int64_t now_ns) {
   bool is_oldest = true;
   int64_t tokens = 0;
   for (Sequence* sequence : ready_) {
-    const bool is_parked = sequence->lease_.is_parked();
+    const bool is_parked = sequence->lease_.is_set_aside();
     const bool is_asked_for = is_parked && std::exchange(is_oldest, false);
     const bool has_news = sequence->seen_reads_ != tier_reads_ || !store_.tier_reads();
     if (!is_asked_for && !(has_news && (is_parked || sequence->awaits_pages_))) continue;

@@ -61,8 +61,8 @@ KvReport ReportKv(const KvStore& store, std::span<const Sequence* const> sequenc
     const KvGroupSpec& spec = store.layout().groups[group];
     report.groups.push_back({.window = spec.window,
                              .layers = static_cast<int64_t>(spec.layers.size()),
-                             .held_pages = store.held_pages_of_group()[group],
-                             .cached_pages = store.cached_pages_of_group()[group],
+                             .held_pages = store.pool().held_pages_of_group()[group],
+                             .cached_pages = store.pool().cached_pages_of_group()[group],
                              .beyond = beyond[group]});
   }
   for (const Sequence* sequence : sequences) {

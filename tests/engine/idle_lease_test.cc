@@ -299,7 +299,7 @@ TEST(IdleLeaseInTheStore, APageThatIsCopiedIsNobodyElsesUntilThePlanEnds) {
   Lease first = store.NewLease();
   store.Extend(first, 0, 6, &copies);
   store.LeaveIdle(first, tokens, 6, owner);
-  EXPECT_EQ(store.idle_leases(), 1);
+  EXPECT_EQ(store.idle_texts(), 1);
   EXPECT_EQ(store.available(), 4);
 
   Lease next = store.NewLease();
@@ -315,7 +315,7 @@ TEST(IdleLeaseInTheStore, APageThatIsCopiedIsNobodyElsesUntilThePlanEnds) {
   EXPECT_EQ(store.available(), 1);
   store.Extend(other, 4, 8, &copies);
   store.EndPlan();
-  EXPECT_EQ(store.idle_leases(), 0) << "its last page was the only one left";
+  EXPECT_EQ(store.idle_texts(), 0) << "its last page was the only one left";
   store.Release(other);
   store.Release(next);
   store.CheckAccounting();

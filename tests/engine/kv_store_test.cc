@@ -175,16 +175,16 @@ TEST(KvStoreTest, HeldPagesAreCountedByGroupAndSharedOnesOnce) {
   KvStore store(TestLayout({0, 8}, 4), 100, PrefixCache::kOff);
   Lease parent = store.NewLease();
   Extend(store, parent, 0, 20);
-  EXPECT_EQ(store.held_pages_of_group(), (std::vector<int64_t>{5, 5}));
+  EXPECT_EQ(store.pool().held_pages_of_group(), (std::vector<int64_t>{5, 5}));
   store.Roll(parent, 20);  // the query at 20 sees 13..20
-  EXPECT_EQ(store.held_pages_of_group(), (std::vector<int64_t>{5, 2}));
+  EXPECT_EQ(store.pool().held_pages_of_group(), (std::vector<int64_t>{5, 2}));
   Lease child = store.Fork(parent, 20);
-  EXPECT_EQ(store.held_pages_of_group(), (std::vector<int64_t>{5, 2}));
+  EXPECT_EQ(store.pool().held_pages_of_group(), (std::vector<int64_t>{5, 2}));
   Extend(store, child, 19, 20);  // a copy of the last page in each
-  EXPECT_EQ(store.held_pages_of_group(), (std::vector<int64_t>{6, 3}));
+  EXPECT_EQ(store.pool().held_pages_of_group(), (std::vector<int64_t>{6, 3}));
   store.Release(parent);
   store.Release(child);
-  EXPECT_EQ(store.held_pages_of_group(), (std::vector<int64_t>{0, 0}));
+  EXPECT_EQ(store.pool().held_pages_of_group(), (std::vector<int64_t>{0, 0}));
 }
 
 TEST(KvStoreTest, AForkAtAPageBorderNeedsNoCopy) {
