@@ -99,6 +99,7 @@ bool HeldTexts::TakeBack(Lease& lease) {
   const bool is_whole = IsWhole(*text, From::kHost);
   if (is_whole) {
     std::swap(lease, text->lease);
+    lease.expected = text->lease.expected;
     LeasePages(*text, text->length, false, lease);
   }
   Drop(*text);

@@ -49,7 +49,7 @@ KvStore::KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_
       kept_interval_(KeptInterval(layout)),
       finds_(prefix_cache == PrefixCache::kOn),
       // A block's columns: its page in each group, then its image in each.
-      names_(MostBlocks(pool_pages, tier == nullptr ? 0 : tier->most_images(), live_blocks), page_size(),
+      names_(layout_, MostBlocks(pool_pages, tier == nullptr ? 0 : tier->most_images(), live_blocks),
              layout.groups.size() * (tier == nullptr ? 1 : 2), hash,
              [this](TextNames::Room room) { return MakeRoom(room); }),
       pages_(layout, pool_pages, names_.tree(), tier),
@@ -90,6 +90,7 @@ Lease KvStore::NewLease(const ContextPolicy& policy, int64_t trunk_len) const {
 Lease KvStore::Anew(const Lease& lease) const {
   Lease anew = NewLease(lease.policy, lease.trunk_len);
   anew.prefers_cache = lease.prefers_cache;
+  anew.expected = lease.expected;
   return anew;
 }
 
@@ -299,31 +300,25 @@ void KvStore::DropNames(Lease& lease) {
 // Pages without a name first, as they lie; then the named ones from the end, so that none is evicted before
 // what follows it.
 void KvStore::DropPages(Lease& lease) {
-  const auto drop = [this](PageId page) { pages_.Drop(page, EvictionRank::kOthers); };
-  for (PageTable& table : lease.tables) {
-    for (std::vector<PageId>* list : {&table.sinks, &table.pages}) {
-      for (PageId& page : *list) {
-        if (!has_name(page)) drop(std::exchange(page, kNoPage));
-      }
-    }
-  }
+  const auto drop = [this](PageId page, bool is_named) {
+    if (has_name(page) == is_named) pages_.Drop(page, EvictionRank::kOthers);
+  };
   int64_t least = INT64_MAX;
   int64_t end = 0;
   for (const PageTable& table : lease.tables) {
+    for (const PageId page : table.sinks) drop(page, false);
+    for (const PageId page : table.pages) drop(page, false);
     least = std::min(least, table.kv_base);
     end = std::max(end, EndOf(table, page_size()));
   }
   for (int64_t begin = end - page_size(); begin >= least; begin -= page_size()) {
     for (const PageTable& table : lease.tables) {
       if (begin < table.kv_base || begin >= EndOf(table, page_size())) continue;
-      const PageId page = table.pages[static_cast<size_t>(PageOf(begin, table.kv_base, page_size()))];
-      if (page != kNoPage) drop(page);
+      drop(table.pages[static_cast<size_t>(PageOf(begin, table.kv_base, page_size()))], true);
     }
   }
   for (PageTable& table : lease.tables) {
-    for (size_t index = table.sinks.size(); index-- > 0;) {
-      if (table.sinks[index] != kNoPage) drop(table.sinks[index]);
-    }
+    for (size_t index = table.sinks.size(); index-- > 0;) drop(table.sinks[index], true);
     table = {};
   }
 }

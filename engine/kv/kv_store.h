@@ -80,6 +80,10 @@ class KvStore {
   int64_t Acquire(Lease& lease, const PrefixQuery& query);
   // What Acquire would return now. Nothing is leased, so that it may be less by then.
   int64_t KnownPrefix(const Lease& lease, const PrefixQuery& query);
+  // Writes Lease::expected: that, or `at_least`, where it is more; and whether more is on its way from the
+  // tier, which the disk is asked for, or is not, or as it was.
+  enum class Beyond { kFetch, kLook, kAsItWas };
+  void Expect(Lease& lease, const PrefixQuery& query, Beyond beyond, int64_t at_least = 0);
 
   // Names the full pages among [0, accepted), so that later requests find them. Of two pages with the same
   // tokens the first keeps the name, and the other one is free once let go. `tokens`: the sequence's, at
@@ -187,11 +191,6 @@ class KvStore {
   // ---- the tier ---------------------------------------------------------------------------------
   bool has_tier() const { return tier() != nullptr; }
   const KvTier* tier() const { return pages_.tier(); }  // null: none
-  // Asks the disk for what Acquire could then bring back, of a prefix or of what is held for the lease.
-  // Whether something is on its way: Acquire finds more when it has come.
-  bool Fetch(const Lease& lease, const PrefixQuery& query);
-  // Whether something of the prefix is on its way still; nothing is asked for.
-  bool IsComing(const Lease& lease, const PrefixQuery& query);
   // What the disk has done since the last call; whether it has read something.
   bool PollTier() { return pages_.Poll(); }
   bool tier_reads() const { return has_tier() && tier()->reads(); }
@@ -229,6 +228,8 @@ class KvStore {
   Node FindSalt(std::string_view salt) { return finds_ ? names_.FindSalt(salt) : PrefixTree::kNone; }
   int64_t FindHit(Node salt, const Lease& lease, const PrefixQuery& query, From from);
   WantedPages PagesOfHit(Lease& lease, int64_t hit) const;
+  bool Fetch(const Lease& lease, const PrefixQuery& query);
+  bool IsComing(const Lease& lease, const PrefixQuery& query);
   int64_t HitThatCanCome(Node salt, const Lease& lease, PrefixQuery query);
 
   const KvLayout layout_;

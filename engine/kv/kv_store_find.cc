@@ -47,6 +47,14 @@ int64_t KvStore::KnownPrefix(const Lease& lease, const PrefixQuery& query) {
   return std::max(left_idle, named);
 }
 
+void KvStore::Expect(Lease& lease, const PrefixQuery& query, Beyond beyond, int64_t at_least) {
+  ExpectedHit& expected = lease.expected;
+  if (beyond == Beyond::kFetch) expected.is_coming = Fetch(lease, query);
+  if (beyond == Beyond::kLook) expected.is_coming = IsComing(lease, query);
+  expected.tokens = std::max(KnownPrefix(lease, query), at_least);
+  expected.ends_within_page = !lease.is_set_aside() && OffsetInPage(expected.tokens, page_size()) != 0;
+}
+
 int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
   TM_CHECK(lease.tip == PrefixTree::kRoot &&
                std::all_of(lease.tables.begin(), lease.tables.end(),
@@ -81,6 +89,7 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
 
 // ---- the tier -----------------------------------------------------------------------------------
 
+// Asks the disk for what Acquire could then bring back. Whether something is on its way.
 bool KvStore::Fetch(const Lease& lease, const PrefixQuery& query) {
   if (!has_tier()) return false;
   bool is_coming = false;
@@ -109,6 +118,7 @@ bool KvStore::Fetch(const Lease& lease, const PrefixQuery& query) {
   return is_coming;
 }
 
+// Whether something of the prefix is on its way still; nothing is asked for.
 bool KvStore::IsComing(const Lease& lease, const PrefixQuery& query) {
   bool is_coming = false;
   const auto look = [&](Node node, size_t group) { is_coming = is_coming || pages_.IsComing(node, group); };

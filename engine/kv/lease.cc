@@ -61,13 +61,9 @@ int64_t FirstSeen(const Lease& lease, const KvLayout& layout, size_t group, int6
   return std::max(FirstVisible(position, layout.groups[group].window), SeenAt(lease, position).left);
 }
 
-int64_t PlainBlocksEnd(const Lease& lease, int32_t page_size) {
-  return lease.plain_len == INT64_MAX ? INT64_MAX : PageOf(lease.plain_len, 0, page_size) * page_size;
-}
-
 bool EndsNear(const Lease& lease, const KvLayout& layout, int64_t interval, int64_t begin, size_t group) {
   const int32_t page_size = layout.format.page_size;
-  const bool under_policy = begin >= PlainBlocksEnd(lease, page_size);
+  const bool under_policy = begin >= PlainBlocksEnd(lease.policy, layout);
   const auto is_seen = [&](int64_t least_end, int64_t most_end) {
     const int64_t left = under_policy ? SeenAt(lease, least_end).left : 0;
     const int64_t first_seen = std::max(FirstVisible(least_end, layout.groups[group].window), left);

@@ -18,8 +18,8 @@
 // trunk_len on are not where their tokens stand: windows roll no further than a row at trunk_len needs, and
 // no page from there on is named.
 //
-// Always: a windowed table holds at most ceil((window - 1 + ahead) / page_size) + 1 pages, where `ahead` is
-// the tokens written beyond the accepted length (chunk x steps in flight).
+// Always, in prefill and in decode: a windowed table holds at most ceil((window - 1 + ahead) / page_size) + 1
+// pages, where `ahead` is the tokens written beyond the accepted length (chunk x steps in flight).
 //
 // Filled and emptied by KvStore alone. Engine thread; the functions are pure.
 #pragma once
@@ -62,6 +62,13 @@ struct PageCopy {
   PageId to = 0;
 };
 
+// What Acquire would find for a lease of no page, when the store looked last (KvStore::Expect).
+struct ExpectedHit {
+  int64_t tokens = 0;
+  bool ends_within_page = false;  // which is another lease's, too, and is to be copied
+  bool is_coming = false;         // some of it is on its way from the tier
+};
+
 // The pages of one sequence. Filled and emptied by the store alone; read by whoever packs a step.
 struct Lease {
   // Another one after each Release and Fork, of no other lease in this process: who has a copy of the tables
@@ -88,6 +95,7 @@ struct Lease {
   int64_t hit_tokens = 0;    // found by Acquire,
   int64_t known_tokens = 0;  // of whose tokens so many were known, with their pages or not,
   int64_t asked_tokens = 0;  // of so many
+  ExpectedHit expected;
   // It has no page: Acquire gives it those that its sequence had when it was set aside.
   std::shared_ptr<HeldText> returns_to = nullptr;
 
@@ -103,8 +111,6 @@ int64_t FirstSeen(const Lease& lease, const KvLayout& layout, size_t group, int6
 inline int64_t EndOf(const PageTable& table, int32_t page_size) {
   return table.kv_base + static_cast<int64_t>(table.pages.size()) * page_size;
 }
-// Where the blocks end that are named without the policy.
-int64_t PlainBlocksEnd(const Lease& lease, int32_t page_size);
 
 // Takes pages that no position >= accepted can see out of the tables: calls drop(page, group, begin) for
 // each, `begin` its first position.

@@ -72,7 +72,7 @@ TextNames::Node TextNames::TakeInBelowMark(Node mark, int64_t block) {
 
 void TextNames::FindPath(Node salt, const Lease& lease, const PrefixQuery& query, int64_t most,
                          std::vector<Node>* path) {
-  const int64_t plain_end = PlainBlocksEnd(lease, page_size_);
+  const int64_t plain_end = PlainBlocksEnd(lease.policy, layout_);
   path->clear();
   Node node = salt;
   for (int64_t begin = 0; begin + page_size_ <= most; begin += page_size_) {
@@ -94,7 +94,7 @@ void TextNames::FindPath(Node salt, const Lease& lease, const PrefixQuery& query
 // ---- of leases ----------------------------------------------------------------------------------
 
 bool TextNames::TakeInNext(Lease& lease, std::span<const int32_t> ids, const PrefixHash* hash) {
-  const int64_t plain_end = PlainBlocksEnd(lease, page_size_);
+  const int64_t plain_end = PlainBlocksEnd(lease.policy, layout_);
   const bool under_policy = lease.sealed >= plain_end;
   while (under_policy && (blocks_under_policies_ + 1) * kBlocksUnderPolicies > tree_.capacity()) {
     if (!make_room_(Room::kUnderPolicy)) return false;
@@ -124,7 +124,7 @@ void TextNames::Follow(Lease& lease, Node tip, int64_t sealed) {
 }
 
 void TextNames::Follow(Lease& lease, const Lease& from, int64_t end) {
-  const int64_t plain_end = PlainBlocksEnd(from, page_size_);
+  const int64_t plain_end = PlainBlocksEnd(from.policy, layout_);
   PolicyMark(from.policy, page_size_, &mark_);
   const auto mark_blocks = PagesFor(std::ssize(mark_), page_size_);
   Node tip = from.tip;
@@ -147,7 +147,7 @@ void TextNames::LetGo(Lease& lease) {
 }
 
 int64_t TextNames::BlocksUnderPolicy(const Lease& lease) const {
-  return PagesFor(std::max<int64_t>(0, lease.sealed - PlainBlocksEnd(lease, page_size_)), page_size_);
+  return PagesFor(std::max<int64_t>(0, lease.sealed - PlainBlocksEnd(lease.policy, layout_)), page_size_);
 }
 
 }  // namespace tramontane

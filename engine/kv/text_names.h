@@ -21,6 +21,7 @@
 #include "engine/kv/names/text_path.h"
 #include "engine/kv/names/token_view.h"
 #include "kernels/context_policy.h"
+#include "models/kv_layout.h"
 
 namespace tramontane {
 
@@ -44,8 +45,13 @@ class TextNames {
   enum class Room { kName, kUnderPolicy };
   using MakeRoom = std::function<bool(Room)>;
 
-  TextNames(int64_t capacity, int32_t page_size, size_t columns, PrefixHashFunction hash, MakeRoom make_room)
-      : page_size_(page_size), tree_(capacity, page_size, columns, hash), make_room_(std::move(make_room)) {}
+  // `layout` outlives it. `columns`: of the tree.
+  TextNames(const KvLayout& layout, int64_t capacity, size_t columns, PrefixHashFunction hash,
+            MakeRoom make_room)
+      : layout_(layout),
+        page_size_(layout.format.page_size),
+        tree_(capacity, page_size_, columns, hash),
+        make_room_(std::move(make_room)) {}
 
   PrefixTree& tree() { return tree_; }
   const PrefixTree& tree() const { return tree_; }
@@ -85,6 +91,7 @@ class TextNames {
   Node FindMark(Node above) const;
   Node PinMark(Node above);
 
+  const KvLayout& layout_;
   const int32_t page_size_;
   PrefixTree tree_;
   const MakeRoom make_room_;

@@ -52,8 +52,8 @@ class Sequence {
   int64_t accepted_len() const { return accepted_len_; }
   int32_t steps_in_flight() const { return steps_in_flight_; }
   bool releasable() const { return state_ == SequenceState::kFinished && steps_in_flight_ == 0; }
-  int64_t expected_hit() const { return expected_hit_; }
-  bool awaits_pages() const { return awaits_pages_; }
+  int64_t expected_hit() const { return lease_.expected.tokens; }
+  bool awaits_pages() const { return lease_.expected.is_coming; }
   bool fits_one_chunk() const { return fits_one_chunk_; }
   const Lease& lease() const { return lease_; }
   const Lease& kept() const { return kept_; }
@@ -83,7 +83,9 @@ class Sequence {
   ContextPolicy policy() const { return request->context_policy.value_or(ContextPolicy()); }
   bool reevaluates() const { return policy().type == ContextPolicyType::kReevaluate; }
   // The first position that a plan computes next; of one that waits, as far as is known.
-  int64_t next_position() const { return state_ == SequenceState::kWaiting ? expected_hit_ : scheduled_len_; }
+  int64_t next_position() const {
+    return state_ == SequenceState::kWaiting ? expected_hit() : scheduled_len_;
+  }
   int64_t prefill_left() const { return prefill_len_ - scheduled_len_; }
   // The token at max_len - 1 is the last one, and it is never fed back. Before a discard nothing is computed
   // at positions that will be others'.
@@ -106,11 +108,7 @@ class Sequence {
   int32_t slot_ = -1;        // its own: where the device keeps what stays from step to step; -1: none
   bool held_ = false;        // in no plan until Resume
   int64_t prefill_len_ = 0;  // tokens to prefill: the prompt, or after preemption prompt + output
-  // Of these, while it waits: what the store knew when it began to. Its plans are made as if it began there.
-  int64_t expected_hit_ = 0;
-  bool expects_copy_ = false;    // that ends within a page, which is another lease's too
-  bool awaits_pages_ = false;    // while it waits: of what the store knew some is on its way from the tier
-  int64_t seen_reads_ = -1;      // Admission::tier_reads_ when that was looked at last
+  int64_t seen_reads_ = -1;  // Admission::tier_reads_ when that was looked at last
   bool fits_one_chunk_ = false;  // its prefill fits the half of a step that the oldest prompt leaves
   int64_t scheduled_len_ = 0;    // positions planned
   int64_t accepted_len_ = 0;     // positions applied

@@ -66,8 +66,7 @@ void Admission::ReturnSlots(Sequence* sequence) {
 
 void Admission::MakeReady(Sequence* sequence) {
   sequence->prefill_len_ = static_cast<int64_t>(sequence->tokens.size());
-  sequence->awaits_pages_ = store_.Fetch(sequence->lease_, QueryFor(*sequence));
-  Expect(sequence);
+  Expect(sequence, KvStore::Beyond::kFetch);
   InsertByAge(ready_, sequence);
 }
 
@@ -75,16 +74,15 @@ void Admission::Remove(Sequence* sequence) {
   if (queue_.erase(sequence) == 0) RemoveFrom(ready_, sequence);
 }
 
-void Admission::Expect(Sequence* sequence) {
+// Its plans are made as if it began there.
+void Admission::Expect(Sequence* sequence, KvStore::Beyond beyond) {
   const int64_t kept = sequence->has_kept() ? sequence->prefix_to_keep() : 0;
-  sequence->expected_hit_ = std::max(store_.KnownPrefix(sequence->lease_, QueryFor(*sequence)), kept);
-  sequence->expects_copy_ =
-      !sequence->lease_.is_set_aside() && OffsetInPage(sequence->expected_hit_, store_.page_size()) != 0;
+  store_.Expect(sequence->lease_, QueryFor(*sequence), beyond, kept);
   sequence->fits_one_chunk_ = share_.FitsOneChunk(*sequence);
 }
 
 // What a prompt waits for was asked for when it was made ready, once: what makes room for it may be another
-// one's. What is parked is asked for again and again, of the oldest alone.
+// one's. What is set aside is asked for again and again, of the oldest alone.
 void Admission::LookAtTier(int64_t now_ns) {
   const bool has_read = store_.PollTier();
   if (has_read || !store_.tier_reads()) disk_answered_ns_ = now_ns;
@@ -95,16 +93,14 @@ void Admission::LookAtTier(int64_t now_ns) {
   bool is_oldest = true;
   int64_t tokens = 0;
   for (Sequence* sequence : ready_) {
-    const bool is_parked = sequence->lease_.is_set_aside();
-    const bool is_asked_for = is_parked && std::exchange(is_oldest, false);
+    const bool is_set_aside = sequence->lease_.is_set_aside();
+    const bool is_asked_for = is_set_aside && std::exchange(is_oldest, false);
     const bool has_news = sequence->seen_reads_ != tier_reads_ || !store_.tier_reads();
-    if (!is_asked_for && !(has_news && (is_parked || sequence->awaits_pages_))) continue;
+    if (!is_asked_for && !(has_news && (is_set_aside || sequence->awaits_pages()))) continue;
     if (tokens > kMostTokensReady) return;  // the others have news in the next step, too
     tokens += static_cast<int64_t>(sequence->tokens.size());
     sequence->seen_reads_ = tier_reads_;
-    sequence->awaits_pages_ = is_asked_for ? store_.Fetch(sequence->lease_, QueryFor(*sequence))
-                                           : store_.IsComing(sequence->lease_, QueryFor(*sequence));
-    Expect(sequence);
+    Expect(sequence, is_asked_for ? KvStore::Beyond::kFetch : KvStore::Beyond::kLook);
   }
 }
 
@@ -112,13 +108,15 @@ void Admission::LookAtTier(int64_t now_ns) {
 // the first of those at most. After a discard more than the sinks may be known, from others that discarded
 // the same.
 void Admission::Begin(Sequence* sequence) {
+  ExpectedHit expected = sequence->lease_.expected;  // for when it is given back
   int64_t hit = sequence->has_kept() ? sequence->prefix_to_keep() : 0;
   if (hit > 0 && hit > store_.KnownPrefix(sequence->lease_, QueryFor(*sequence))) {
     sequence->lease_ = store_.Fork(sequence->kept_, hit);
   } else {
     hit = store_.Acquire(sequence->lease_, QueryFor(*sequence));
   }
-  sequence->expected_hit_ = sequence->scheduled_len_ = sequence->accepted_len_ = hit;
+  expected.tokens = sequence->scheduled_len_ = sequence->accepted_len_ = hit;
+  sequence->lease_.expected = expected;
 }
 
 void Admission::GiveBack(Sequence* sequence) {
@@ -142,19 +140,19 @@ PrefixQuery Admission::QueryFor(const Sequence& sequence) {
 
 Sequence* Admission::FirstReady() const {
   const auto first = std::find_if(ready_.begin(), ready_.end(),
-                                  [](const Sequence* sequence) { return !sequence->awaits_pages_; });
+                                  [](const Sequence* sequence) { return !sequence->awaits_pages(); });
   return first == ready_.end() ? nullptr : *first;
 }
 
 Sequence* Admission::FirstLongPrompt() const {
   const auto first = std::find_if(ready_.begin(), ready_.end(), [](const Sequence* sequence) {
-    return !sequence->fits_one_chunk_ && !sequence->awaits_pages_;
+    return !sequence->fits_one_chunk_ && !sequence->awaits_pages();
   });
   return first == ready_.end() ? nullptr : *first;
 }
 
 bool Admission::awaits_pages() const {
-  return std::any_of(ready_.begin(), ready_.end(), [](const Sequence* s) { return s->awaits_pages_; });
+  return std::any_of(ready_.begin(), ready_.end(), [](const Sequence* s) { return s->awaits_pages(); });
 }
 
 }  // namespace tramontane

@@ -35,7 +35,7 @@ class Admission {
   // It has started, or ended while it waited.
   void Remove(Sequence* sequence);
   // What the store knows of it may have changed.
-  void Expect(Sequence* sequence);
+  void Expect(Sequence* sequence, KvStore::Beyond beyond = KvStore::Beyond::kAsItWas);
   // What has come from the tier since the last plan.
   void LookAtTier(int64_t now_ns);
 

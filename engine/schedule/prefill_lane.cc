@@ -217,7 +217,8 @@ int64_t PrefillLane::PagesToStart(const Sequence& sequence) const {
   const auto groups = std::ssize(store_.layout().groups);
   const Lease& start = sequence.has_kept() ? sequence.kept() : sequence.lease();
   return store_.PagesToReach(start, sequence.prefill_len(), prompts_.ahead()) +
-         (sequence.expects_copy_ ? groups : 0) + prompts_.pages() + std::ssize(decode_) * groups;
+         (sequence.lease().expected.ends_within_page ? groups : 0) + prompts_.pages() +
+         std::ssize(decode_) * groups;
 }
 
 // What is kept for discards, so that the oldest that waits does not wait for it; nor for room to copy a page
@@ -226,8 +227,8 @@ void PrefillLane::LetGoOfWhatIsInTheWay(Sequence* first) {
   while (preemption_.keeps_any() && !HasPagesToStart(*first) && preemption_.LetGoOfSomeKept()) {
   }
   const auto groups = std::ssize(store_.layout().groups);
-  const bool lacks_copies = first->expects_copy_ && !first->has_kept() && !HasPagesToStart(*first) &&
-                            PagesToStart(*first) - groups <= store_.available();
+  const bool lacks_copies = first->lease().expected.ends_within_page && !first->has_kept() &&
+                            !HasPagesToStart(*first) && PagesToStart(*first) - groups <= store_.available();
   if (!lacks_copies) return;
   store_.ForgetIdle(first->request->kv_owner.get());
   admission_.Expect(first);

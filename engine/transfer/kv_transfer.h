@@ -1,6 +1,6 @@
 // KvTransfer: cached pages of one text copied out of the pool, or put there from elsewhere, while the engine
 // runs; KvTransfers: those that wait for their turn. What is put there is found by Acquire like all else:
-// pages that are whole by their tokens, and all of them by the text's owner, whose idle lease they are.
+// pages that are whole by their tokens, and all of them by the text's owner, whose idle text they are.
 //
 // Nothing is leased meanwhile, and what is available() stays: no request waits for a transfer, and a page
 // that is evicted under one, and leaves no image, is missing from what it finds. What lies in a tier is
@@ -58,7 +58,7 @@ SeenOfGroup SeenBehind(int64_t tokens, const KvLayout& layout, const ContextPoli
 struct CachedText {
   std::vector<int32_t> tokens;
   TextIdentity identity = {};
-  // Whose idle lease is read, where that has more of it; or is made of what is put there. Null: nobody's.
+  // Whose idle text is read, where that has more of it; or is made of what is put there. Null: nobody's.
   std::shared_ptr<const KvOwner> owner = {};
 };
 
@@ -106,7 +106,7 @@ class KvTransfer {
 
   // ---- engine thread, until done_ ----
   bool begun_ = false;
-  bool of_idle_ = false;       // the owner's idle lease is read, or made
+  bool of_idle_ = false;       // the owner's idle text is read, or made
   uint64_t idle_lease_ = 0;    // which is read
   KvStore::HeldBlocks known_;  // to be read, where it is not
   std::vector<Place> wanted_;  // to be read, the next one last

@@ -387,12 +387,13 @@ TEST(CopyOrCompute, WhatLiesOnTheDiskIsReadWhereThatIsFaster) {
   PricedStore test({0}, {.host_pages = 8, .disk_pages = 400, .folder = folder.path(), .copy_ns = 0});
   const std::vector<int32_t> text = PricedStore::Text(1);
   const auto fetch = [&] {
-    const bool is_coming = test.store().Fetch(test.store().NewLease(), {.tokens = text});
+    Lease lease = test.store().NewLease();
+    test.store().Expect(lease, {.tokens = text}, KvStore::Beyond::kFetch);
     while (test.store().tier_reads()) {
       test.store().PollTier();
       std::this_thread::yield();
     }
-    return is_coming;
+    return lease.expected.is_coming;
   };
   test.Pass(1);
   int64_t written = 0;

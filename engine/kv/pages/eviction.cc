@@ -7,21 +7,21 @@
 namespace tramontane {
 
 void EvictionQueues::Add(PageId page, EvictionRank rank) {
-  Ends& ends = this->ends(rank);
-  links_[static_cast<size_t>(page)] = {.rank = rank, .older = ends.newest};
-  (ends.newest == kNoPage ? ends.oldest : links_[static_cast<size_t>(ends.newest)].newer) = page;
+  Ends& ends = ends_[static_cast<size_t>(rank)];
+  link(page) = {.rank = rank, .older = ends.newest};
+  (ends.newest == kNoPage ? ends.oldest : link(ends.newest).newer) = page;
   ends.newest = page;
   ++pages_;
   if (rank == EvictionRank::kPreferred) ++preferred_pages_;
 }
 
 void EvictionQueues::Remove(PageId page) {
-  const Link& link = links_[static_cast<size_t>(page)];
-  Ends& ends = this->ends(link.rank);
-  (link.older == kNoPage ? ends.oldest : links_[static_cast<size_t>(link.older)].newer) = link.newer;
-  (link.newer == kNoPage ? ends.newest : links_[static_cast<size_t>(link.newer)].older) = link.older;
+  const auto [rank, older, newer] = link(page);
+  Ends& ends = ends_[static_cast<size_t>(rank)];
+  (older == kNoPage ? ends.oldest : link(older).newer) = newer;
+  (newer == kNoPage ? ends.newest : link(newer).older) = older;
   --pages_;
-  if (link.rank == EvictionRank::kPreferred) --preferred_pages_;
+  if (rank == EvictionRank::kPreferred) --preferred_pages_;
 }
 
 PageId EvictionQueues::Next() const {

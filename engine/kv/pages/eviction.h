@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -29,7 +30,6 @@ class EvictionQueues {
   void Remove(PageId page);
   PageId Next() const;  // kNoPage: there is none
   EvictionRank rank(PageId page) const { return links_[static_cast<size_t>(page)].rank; }
-
   // All of them, in order. Aborts when an invariant is broken.
   std::vector<PageId> CheckedList() const;
 
@@ -43,10 +43,10 @@ class EvictionQueues {
     PageId oldest = kNoPage;
     PageId newest = kNoPage;
   };
-  Ends& ends(EvictionRank rank) { return ends_[static_cast<size_t>(rank)]; }
+  Link& link(PageId page) { return links_[static_cast<size_t>(page)]; }
 
-  std::vector<Link> links_;  // [pages of the pool]
-  std::array<Ends, 5> ends_;
+  std::vector<Link> links_;   // [pages of the pool]
+  std::array<Ends, 5> ends_;  // [ranks]
   int64_t pages_ = 0;
   int64_t preferred_pages_ = 0;
 };

@@ -1,7 +1,5 @@
 #include "engine/kv/pages/page_pool.h"
 
-#include <numeric>
-
 #include "kernels/core/check.h"
 
 namespace tramontane {
@@ -82,36 +80,30 @@ void PagePool::Unname(PageId id) {
 }
 
 void PagePool::CheckAccounting() const {
-  enum class State { kLeased, kFree, kCached };
-  std::vector<State> states(pages_.size(), State::kLeased);
-  const auto mark = [&](PageId page, State state) {
-    TM_CHECK(references(page) == 0, "page %d is not leased, and has %d leases", page, references(page));
-    TM_CHECK(states[static_cast<size_t>(page)] == State::kLeased, "page %d is free or cached twice", page);
-    states[static_cast<size_t>(page)] = state;
-  };
-  for (const PageId page : free_) mark(page, State::kFree);
-  for (const PageId page : queues_.CheckedList()) mark(page, State::kCached);
-  int64_t shared = 0;
+  std::vector<int32_t> states(pages_.size());  // that a page is in
   std::vector<int64_t> held(held_pages_of_group_.size());
   std::vector<int64_t> cached(held.size());
-  for (size_t i = 0; i < pages_.size(); ++i) {
-    const Page& page = pages_[i];
-    const bool is_named = page.node != PrefixTree::kNone;
-    TM_CHECK(states[i] != State::kLeased || page.references > 0, "page %zu is in no state", i);
-    TM_CHECK(is_named ? states[i] != State::kFree : states[i] != State::kCached,
-             "page %zu is free with a name, or cached without one", i);
-    if (states[i] == State::kLeased) ++held[static_cast<size_t>(page.group)];
-    if (states[i] == State::kCached) ++cached[static_cast<size_t>(page.group)];
-    if (page.references > 1 && !is_named) shared += page.references - 1;
+  int64_t shared = 0;
+  for (const PageId page : free_) {
+    TM_CHECK(!has_name(page), "page %d is free with a name", page);
+    ++states[static_cast<size_t>(page)];
+  }
+  for (const PageId page : queues_.CheckedList()) {
+    TM_CHECK(has_name(page), "page %d is cached without a name", page);
+    ++states[static_cast<size_t>(page)];
+    ++cached[group(page)];
+  }
+  for (PageId page = 0; page < total_pages(); ++page) {
+    const int32_t leases = references(page);
+    const int32_t in_states = states[static_cast<size_t>(page)] + (leases > 0 ? 1 : 0);
+    TM_CHECK(in_states == 1, "page %d is in %d states, and has %d leases", page, in_states, leases);
+    if (leases > 0) ++held[group(page)];
+    if (leases > 1 && !has_name(page)) shared += leases - 1;
   }
   TM_CHECK(shared == shared_references_, "%lld references are shared, not %lld",
            static_cast<long long>(shared), static_cast<long long>(shared_references_));
   TM_CHECK(held == held_pages_of_group_ && cached == cached_pages_of_group_,
            "the pages of a group are not those that are counted");
-  TM_CHECK(std::accumulate(held.begin(), held.end(), int64_t{0}) == held_pages() &&
-               std::accumulate(cached.begin(), cached.end(), int64_t{0}) == cached_pages(),
-           "%lld pages are held and %lld cached, which no group has", static_cast<long long>(held_pages()),
-           static_cast<long long>(cached_pages()));
 }
 
 }  // namespace tramontane
