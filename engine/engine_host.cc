@@ -7,7 +7,7 @@
 #include "engine/engine_thread.h"
 #include "engine/kv/kv_store.h"
 #include "engine/run/backend_model_runner.h"
-#include "engine/schedule/prefill_cost.h"
+#include "engine/schedule/costs.h"
 #include "engine/threads/signal.h"
 #include "models/chat/choose_chat_format.h"
 #include "models/decoder.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/run/row_speeds.h"
-#include "engine/schedule/prefill_cost.h"
+#include "engine/schedule/costs.h"
 #include "engine/schedule/step_plan.h"
 #include "kernels/core/status.h"
 #include "models/model_config.h"

@@ -7,7 +7,7 @@
 
 #include "bench/simulate/roofline.h"
 #include "engine/request/limits.h"
-#include "engine/schedule/step_cost_model.h"
+#include "engine/schedule/costs.h"
 #include "kernels/core/status.h"
 #include "models/kv_layout.h"
 #include "models/model_config.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/schedule/step_cost_model.h"
+#include "engine/schedule/costs.h"
 #include "models/kv_layout.h"
 
 namespace tramontane {

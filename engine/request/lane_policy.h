@@ -2,6 +2,7 @@
 // engine/schedule/README.md states what each of them bounds, and what it does not.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -14,7 +15,15 @@ enum class LanePolicy : int32_t {
   kDecodeFirst = 2,   // prompts wait while something can decode
 };
 
-const char* LanePolicyName(LanePolicy policy);  // "fair", "prefill-first", "decode-first"
-std::optional<LanePolicy> ParseLanePolicy(std::string_view name);
+inline const char* LanePolicyName(LanePolicy policy) {
+  constexpr const char* kNames[] = {"fair", "prefill-first", "decode-first"};
+  return kNames[static_cast<size_t>(policy)];
+}
+inline std::optional<LanePolicy> ParseLanePolicy(std::string_view name) {
+  for (const auto policy : {LanePolicy::kFair, LanePolicy::kPrefillFirst, LanePolicy::kDecodeFirst}) {
+    if (name == LanePolicyName(policy)) return policy;
+  }
+  return std::nullopt;
+}
 
 }  // namespace tramontane

@@ -22,7 +22,10 @@ namespace tramontane {
 //   kWaiting -> kPrefill -> kDecode -> kFinished     Finish leads to kFinished from everywhere
 //      ^___________|___________|                     preemption leads back
 enum class SequenceState : int32_t { kWaiting, kPrefill, kDecode, kFinished };
-const char* SequenceStateName(SequenceState state);
+inline const char* SequenceStateName(SequenceState state) {
+  constexpr const char* kNames[] = {"waiting", "prefill", "decode", "finished"};
+  return kNames[static_cast<size_t>(state)];
+}
 
 class Sequence {
  public:
@@ -100,6 +103,7 @@ class Sequence {
   friend class Admission;
   friend class Preemption;
   friend class PrefillLane;
+  friend class PartWay;
   friend struct PlacedSequence;  // tests place sequences by hand
 
   SequenceState state_ = SequenceState::kWaiting;
@@ -117,6 +121,12 @@ class Sequence {
   // Under re-evaluation: the first n_keep positions, in every group, for what is computed after a discard.
   // Of no table where none are kept.
   Lease kept_;
+  struct PrefillNeeds {
+    int64_t pages = 0;
+    int32_t unplanned = 0;  // 0 or 1
+    int32_t long_unplanned = 0;
+  };
+  PrefillNeeds needs_;           // as PartWay has counted them
   int32_t steps_in_flight_ = 0;  // plans that mention this sequence and are not applied
   Timings timings_;              // when it was admitted, and when its prefill was planned
   Usage usage_;                  // what was cached; its chunks and preemptions

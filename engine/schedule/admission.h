@@ -9,9 +9,6 @@
 #include <set>
 #include <vector>
 
-#include "engine/kv/kv_store.h"
-#include "engine/request/limits.h"
-#include "engine/request/sequence.h"
 #include "engine/schedule/prefill_share.h"
 
 namespace tramontane {

@@ -19,14 +19,12 @@ class PartWay {
   PartWay(const KvStore& store, int64_t ahead) : store_(store), ahead_(ahead) {}
 
   bool empty() const { return prompts_.empty(); }
-  int64_t ahead() const { return ahead_; }
   const std::vector<Sequence*>& all() const { return prompts_; }  // oldest first
 
   void Add(Sequence* sequence);
-  // REQUIRES: it is here.
-  void Remove(const Sequence* sequence);
+  void Remove(Sequence* sequence);
   // It was given pages, or positions of it were planned. REQUIRES: it is here.
-  void Update(const Sequence* sequence);
+  void Update(Sequence* sequence);
   // Windows have let pages go since the last plan.
   void UpdateAll();
   // Those of which every position is planned leave, and are appended.
@@ -35,24 +33,20 @@ class PartWay {
   // Prompts with positions left to plan, and those of them that do not fit one chunk.
   int32_t unplanned() const { return unplanned_; }
   int32_t long_unplanned() const { return long_unplanned_; }
-  // Pages that all of them still lack on the way to their ends, and those that older ones than this do.
+  // Pages that all of them still lack on the way to their ends, and those that older ones than this do; those
+  // that one which has not started lacks.
   int64_t pages() const { return pages_; }
   int64_t PagesOfOlder(const Sequence& sequence) const;
+  int64_t PagesToStart(const Lease& lease, int64_t end) const {
+    return store_.PagesToReach(lease, end, ahead_);
+  }
 
  private:
-  struct Needs {
-    int64_t pages = 0;
-    int32_t unplanned = 0;  // 0 or 1
-    int32_t long_unplanned = 0;
-  };
-  size_t IndexOf(const Sequence* sequence) const;
-  Needs NeedsOf(const Sequence& sequence) const;
-  void Count(const Needs& needs, int32_t sign);
+  void Count(Sequence* sequence, const Sequence::PrefillNeeds& needs);
 
   const KvStore& store_;
   const int64_t ahead_;
   std::vector<Sequence*> prompts_;
-  std::vector<Needs> needs_;  // of each
   int64_t pages_ = 0;
   int32_t unplanned_ = 0;
   int32_t long_unplanned_ = 0;

@@ -58,7 +58,7 @@ void Preemption::Reevaluate(Sequence* sequence, int64_t arrival) {
   SendBack(sequence);
 }
 
-void Preemption::LeaveLane(const Sequence* sequence) {
+void Preemption::LeaveLane(Sequence* sequence) {
   if (sequence->state_ == SequenceState::kPrefill) prompts_.Remove(sequence);
   if (sequence->state_ == SequenceState::kDecode) RemoveFrom(decode_, sequence);
 }

@@ -8,8 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/kv/kv_store.h"
-#include "engine/request/sequence.h"
 #include "engine/schedule/admission.h"
 #include "engine/schedule/part_way.h"
 
@@ -28,7 +26,7 @@ class Preemption {
   bool MakeRoomFor(const Sequence& sequence);
   // As Scheduler::Reevaluate.
   void Reevaluate(Sequence* sequence, int64_t arrival);
-  void LeaveLane(const Sequence* sequence);
+  void LeaveLane(Sequence* sequence);
   int64_t preemptions() const { return preemptions_; }
 
   // ---- prefixes that discards keep ----------------------------------------------------------------

@@ -216,7 +216,7 @@ bool PrefillLane::HasPagesToStart(const Sequence& sequence) const {
 int64_t PrefillLane::PagesToStart(const Sequence& sequence) const {
   const auto groups = std::ssize(store_.layout().groups);
   const Lease& start = sequence.has_kept() ? sequence.kept() : sequence.lease();
-  return store_.PagesToReach(start, sequence.prefill_len(), prompts_.ahead()) +
+  return prompts_.PagesToStart(start, sequence.prefill_len()) +
          (sequence.lease().expected.ends_within_page ? groups : 0) + prompts_.pages() +
          std::ssize(decode_) * groups;
 }

@@ -8,13 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/kv/kv_store.h"
-#include "engine/request/limits.h"
-#include "engine/request/sequence.h"
-#include "engine/schedule/admission.h"
-#include "engine/schedule/part_way.h"
 #include "engine/schedule/preemption.h"
-#include "engine/schedule/prefill_share.h"
 #include "engine/schedule/step_plan.h"
 
 namespace tramontane {

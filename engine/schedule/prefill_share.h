@@ -9,8 +9,7 @@
 #include "engine/kv/kv_store.h"
 #include "engine/request/limits.h"
 #include "engine/request/sequence.h"
-#include "engine/schedule/prefill_cost.h"
-#include "engine/schedule/step_cost_model.h"
+#include "engine/schedule/costs.h"
 
 namespace tramontane {
 

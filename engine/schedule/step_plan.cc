@@ -24,18 +24,6 @@ bool IsMasked(const StepRow& row) {
   return row.sequence->tree != nullptr && EndOf(row) > row.sequence->tree->plain_len();
 }
 
-const char* LaneName(Lane lane) {
-  switch (lane) {
-    case Lane::kIdle:
-      return "idle";
-    case Lane::kPrefill:
-      return "prefill";
-    case Lane::kDecode:
-      return "decode";
-  }
-  return "unknown";
-}
-
 std::string StepPlan::ToString() const {
   if (lane == Lane::kIdle) return "idle";
   std::string text = "step " + std::to_string(step) + " " + LaneName(lane) + " cost " + std::to_string(cost);

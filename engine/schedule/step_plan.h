@@ -11,7 +11,10 @@
 namespace tramontane {
 
 enum class Lane : int32_t { kIdle = 0, kPrefill = 1, kDecode = 2 };
-const char* LaneName(Lane lane);
+inline const char* LaneName(Lane lane) {
+  constexpr const char* kNames[] = {"idle", "prefill", "decode"};
+  return kNames[static_cast<size_t>(lane)];
+}
 
 // What a row wants back, beside nothing: a chunk that is not the last wants none of it.
 struct RowAsk {

@@ -1,5 +1,5 @@
 // The cost model against machines whose terms are known.
-#include "engine/schedule/step_cost_model.h"
+#include "engine/schedule/costs.h"
 
 #include <gtest/gtest.h>
 
