@@ -17,10 +17,9 @@ class InstantRunner final : public ModelRunner {
   Status ReadPages(std::span<const PageImage>) override { return {}; }
   Status WritePages(std::span<const PageImage>) override { return {}; }
   StatusOr<StepTicket> Forward(const StepPlan& plan) override {
-    int64_t results = 0;
-    for (const StepRow& row : plan.rows) results += row.ask.results();
-    result_.tokens.assign(static_cast<size_t>(results),
-                          {.token = {.token = 7, .logprob = -1.0f}, .rank = 1, .top = {}});
+    result_.wants.clear();
+    for (const Want& want : plan.wants)
+      result_.wants.push_back({.kind = want.kind, .token = {.token = 7, .logprob = -1.0f}, .rank = 1});
     return StepTicket{plan.step};
   }
   Status Sample(StepTicket, const SampleInputs&) override { return {}; }

@@ -102,9 +102,9 @@ int64_t StepNs(const StepPlan& plan, const ModelWork& work, const PrefillCost& k
   double read_positions = 0;  // over the layers: those that a row's last token sees are read once
   for (const StepRow& row : plan.rows) {
     const int64_t end = row.start + row.count;
-    samples += row.ask.samples > 0 ? 1 : 0;
-    drawn += row.ask.samples;
-    samples += static_cast<double>(row.ask.score_end - row.ask.score_begin);
+    const int64_t draws = plan.Draws(row);  // of one row of logits
+    samples += static_cast<double>(std::ssize(plan.WantsOf(row)) - draws + (draws > 0 ? 1 : 0));
+    drawn += draws;
     read_positions += static_cast<double>(keys.AttendedKeys(end - 1, end));
   }
   const double bandwidth = device.bytes_per_s * device.memory_share;
@@ -130,7 +130,7 @@ std::vector<RowSpeed> RowSpeedsOf(const ModelWork& work, const PrefillCost& keys
     if (!speeds.empty() && rows <= speeds.back().rows) break;
     StepPlan plan;
     plan.lane = Lane::kPrefill;
-    plan.rows = {{.sequence = nullptr, .start = 0, .count = rows, .ask = {}}};
+    plan.rows = {{.sequence = nullptr, .start = 0, .count = rows}};
     plan.tokens = rows;
     plan.attended_keys = keys.AttendedKeys(0, rows);
     speeds.push_back({rows, StepNs(plan, work, keys, device)});

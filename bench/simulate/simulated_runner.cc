@@ -18,7 +18,7 @@ SimulatedRunner::SimulatedRunner(EngineTime& clock, std::function<int64_t(const 
 
 StatusOr<StepTicket> SimulatedRunner::Forward(const StepPlan& plan) {
   device_free_ns_ = std::max(device_free_ns_, clock_.NowNs()) + step_ns_(plan);
-  open_.push_back({StepTicket{plan.step}, plan.rows, device_free_ns_});
+  open_.push_back({StepTicket{plan.step}, plan, device_free_ns_});
   return open_.back().ticket;
 }
 
@@ -29,10 +29,10 @@ StatusOr<StepResult> SimulatedRunner::Collect(StepTicket ticket) {
            static_cast<long long>(ticket.id));
   clock_.AdvanceTo(open_.front().end_ns);
   StepResult result;
-  for (const StepRow& row : open_.front().rows) {
-    const ScoredToken sample = {.token = {kToken, 0.0f}, .rank = 0, .top = {}};
-    result.tokens.insert(result.tokens.end(), static_cast<size_t>(row.ask.samples), sample);
-    if (row.ask.samples > 0) on_token_(row, clock_.NowNs());
+  const StepPlan& plan = open_.front().plan;
+  for (const Want& want : plan.wants) result.wants.push_back({.kind = want.kind, .token = {kToken, 0.0f}});
+  for (const StepRow& row : plan.rows) {
+    if (plan.Draws(row) > 0) on_token_(row, clock_.NowNs());
   }
   open_.pop_front();
   return result;

@@ -43,7 +43,7 @@ class SimulatedRunner final : public ModelRunner {
  private:
   struct OpenStep {
     StepTicket ticket;
-    std::vector<StepRow> rows;
+    StepPlan plan;
     int64_t end_ns = 0;
   };
 

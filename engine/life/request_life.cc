@@ -38,8 +38,8 @@ void FillRow(const LiveRequest& live, int32_t choice, int64_t position, Sampling
   row->wants_logprob = live.request.output.logprobs >= 0 ? 1 : 0;
 }
 
-TokenInfo InfoOf(ScoredToken scored) {
-  return {scored.token.token, scored.token.logprob, scored.rank, std::move(scored.top)};
+TokenInfo InfoOf(WantResult result) {
+  return {result.token.token, result.token.logprob, result.rank, std::move(result.top)};
 }
 
 // Whether a token is allowed that the adjustments do not ban.
@@ -252,12 +252,13 @@ const SampleInputs& RequestLife::InputsOf(const StepPlan& plan) {
   sample_inputs_.choices.clear();
   for (const StepRow& row : plan.rows) {
     LiveRequest& live = *ChoiceOf(row).live;
-    for (int32_t s = 0; s < row.ask.samples; ++s) {
-      LiveChoice& choice = live.choices[static_cast<size_t>(row.sequence->choice) + static_cast<size_t>(s)];
+    for (const Want& want : plan.WantsOf(row)) {
+      if (want.kind != Want::Kind::kDraw) continue;
+      LiveChoice& choice = live.choices[static_cast<size_t>(want.id)];
       if (!choice.history) choice.history = live.history_after_prompt;
       // In its place: a row made beside it and copied there waits for its own stores.
       ChoiceSampling& inputs = sample_inputs_.choices.emplace_back();
-      FillRow(live, choice.choice, choice.discarded + row.start + row.count, &inputs.row);
+      FillRow(live, choice.choice, choice.discarded + want.position + 1, &inputs.row);
       inputs.history = &*choice.history;
       inputs.mask = MaskOf(choice);
     }
@@ -268,49 +269,37 @@ const SampleInputs& RequestLife::InputsOf(const StepPlan& plan) {
 std::vector<RowOutcome> RequestLife::Take(const StepPlan& plan, StepResult result) {
   std::vector<RowOutcome> outcomes;
   outcomes.reserve(plan.rows.size());
-  std::span<ScoredToken> tokens(result.tokens);
-  for (size_t r = 0; r < plan.rows.size(); ++r) {
-    const StepRow& row = plan.rows[r];
+  for (const StepRow& row : plan.rows) {
     LiveChoice& choice = ChoiceOf(row);
     const bool late = std::exchange(choice.late, false);
     const bool counts = !late && !choice.ended;  // not ended meanwhile, with the step in flight
-    const std::span<ScoredToken> of_row = tokens.first(static_cast<size_t>(row.ask.results()));
-    tokens = tokens.subspan(of_row.size());
     outcomes.push_back({.accepted = counts ? row.count : 0});
-    if (!counts) continue;
-    TakeScores(*choice.live, row, of_row.subspan(static_cast<size_t>(row.ask.samples)));
-    TakeSamples(row, of_row.first(static_cast<size_t>(row.ask.samples)));
+    if (counts) TakeRow(plan, row, result.wants);
   }
   return outcomes;
 }
 
-void RequestLife::TakeScores(LiveRequest& live, const StepRow& row, std::span<ScoredToken> scores) {
-  for (size_t i = 0; i < scores.size(); ++i) {
-    if (scores[i].token.token < 0) {
-      ++counters_.failed_rows;
-      return EndRequest(live, {FinishReason::kError, NotFinite()});
+void RequestLife::TakeRow(const StepPlan& plan, const StepRow& row, std::vector<WantResult>& results) {
+  LiveChoice& first = ChoiceOf(row);
+  LiveRequest& live = *first.live;
+  bool forks = plan.Draws(row) > 1;
+  for (size_t i = row.want_begin; i < row.want_end; ++i) {
+    if (results[i].kind == Want::Kind::kScore) {
+      TakeScore(live, std::move(results[i]));
+      if (first.ended) return;
+      continue;
     }
-    const size_t index = static_cast<size_t>(row.ask.score_begin) + i;
-    if (live.prompt_logprobs.size() <= index) live.prompt_logprobs.resize(index + 1);
-    live.prompt_logprobs[index] = InfoOf(std::move(scores[i]));
+    if (std::exchange(forks, false)) ForkSiblings(first);
+    AcceptToken(live.choices[static_cast<size_t>(plan.wants[i].id)], std::move(results[i]));
   }
+  // max_tokens 0: nothing is drawn, and the whole prompt is computed.
+  if (EndOf(row) == first.max_len && !first.ended) EndRequest(live, {FinishReason::kLength});
 }
 
-void RequestLife::TakeSamples(const StepRow& row, std::span<ScoredToken> samples) {
-  LiveChoice& first = ChoiceOf(row);
-  if (first.ended) return;
-  const bool scored_to_the_end = row.start + row.count == first.prompt_len();
-  if (samples.empty()) {
-    // max_tokens 0: nothing to sample, done once the whole prompt is computed.
-    if (scored_to_the_end && first.max_len == first.prompt_len()) {
-      EndRequest(*first.live, {FinishReason::kLength});
-    }
-    return;
-  }
-  if (samples.size() > 1) ForkSiblings(first);
-  for (size_t s = 0; s < samples.size(); ++s) {
-    AcceptToken(first.live->choices[static_cast<size_t>(first.choice) + s], std::move(samples[s]));
-  }
+void RequestLife::TakeScore(LiveRequest& live, WantResult score) {
+  if (score.token.token >= 0) return live.prompt_logprobs.push_back(InfoOf(std::move(score)));
+  ++counters_.failed_rows;
+  EndRequest(live, {FinishReason::kError, NotFinite()});
 }
 
 void RequestLife::ForkSiblings(LiveChoice& parent) {
@@ -321,8 +310,8 @@ void RequestLife::ForkSiblings(LiveChoice& parent) {
   }
 }
 
-void RequestLife::AcceptToken(LiveChoice& choice, ScoredToken scored) {
-  const int32_t token = scored.token.token;
+void RequestLife::AcceptToken(LiveChoice& choice, WantResult drawn) {
+  const int32_t token = drawn.token.token;
   if (token < 0) {
     ++counters_.failed_rows;
     EndChoice(choice, {FinishReason::kError, WhyNoToken(choice)}, std::nullopt);
@@ -334,10 +323,10 @@ void RequestLife::AcceptToken(LiveChoice& choice, ScoredToken scored) {
   choice.history->Append(token);
   std::optional<ChoiceEnd> end = EndByToken(choice, token);
   if (end) {
-    EndChoice(choice, *std::move(end), InfoOf(std::move(scored)));
+    EndChoice(choice, *std::move(end), InfoOf(std::move(drawn)));
     return;
   }
-  Emit(choice).token = InfoOf(std::move(scored));
+  Emit(choice).token = InfoOf(std::move(drawn));
   if (choice.constraint != nullptr) masks_.Follow(choice, token);
 }
 
@@ -445,10 +434,8 @@ StreamStarted RequestLife::Started(LiveRequest& live) {
   started.cached_tokens = live.choices[0].usage().cached_tokens;
   started.seed = live.seed;
   const LiveChoice& first = live.choices[0];
-  const bool scored = first.wants_scores() &&
-                      std::ssize(live.prompt_logprobs) == first.ScoresBefore(first.prompt_tokens()) &&
-                      std::all_of(live.prompt_logprobs.begin(), live.prompt_logprobs.end(),
-                                  [](const TokenInfo& info) { return info.token >= 0; });
+  const bool scored =
+      first.wants_scores() && std::ssize(live.prompt_logprobs) == first.ScoresBefore(first.prompt_tokens());
   if (scored) started.prompt_logprobs = std::move(live.prompt_logprobs);
   if (live.request.output.prompt_tokens) started.prompt = live.request.prompt;
   return started;

@@ -68,10 +68,10 @@ class RequestLife {
   void LeaveQueue(LiveRequest& live);
   void NoteHeld();
 
-  void TakeScores(LiveRequest& live, const StepRow& row, std::span<ScoredToken> scores);
-  void TakeSamples(const StepRow& row, std::span<ScoredToken> samples);
+  void TakeRow(const StepPlan& plan, const StepRow& row, std::vector<WantResult>& results);
+  void TakeScore(LiveRequest& live, WantResult score);
   void ForkSiblings(LiveChoice& parent);
-  void AcceptToken(LiveChoice& choice, ScoredToken scored);
+  void AcceptToken(LiveChoice& choice, WantResult drawn);
   // How this token ends its choice, if it does.
   std::optional<ChoiceEnd> EndByToken(const LiveChoice& choice, int32_t token) const;
   static Status WhyNoToken(const LiveChoice& choice);

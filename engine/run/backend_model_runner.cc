@@ -97,7 +97,7 @@ BackendModelRunner::BackendModelRunner(Backend& backend, Model& model, const Eng
       builder_(model.kv_layout(), limits, model.config().context),
       adjust_tables_(limits, model.config().vocab_size),
       steps_(static_cast<size_t>(limits.steps_in_flight)),
-      sampled_slots_(static_cast<size_t>(limits.max_sequences)) {}
+      drawn_slots_(static_cast<size_t>(limits.max_sequences)) {}
 
 BackendModelRunner::~BackendModelRunner() {
   backend_.AwaitMoves();
@@ -214,14 +214,8 @@ StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
   TM_CHECK(step.id == 0, "step %lld is in flight", static_cast<long long>(step.id));
   ListRecordsInFlight(plan);
   step.id = plan.step;
-  step.rows = plan.rows;
   step.sampled = false;
-  step.first_hidden.clear();
-  int32_t tokens = 0;
-  for (const StepRow& row : step.rows) {
-    step.first_hidden.push_back(tokens);
-    tokens += row.count;
-  }
+  ListLogitRows(plan, step);
   const std::string what = "step " + std::to_string(plan.step);
   step.sees_sinks = BatchBuilder::HasSinks(plan);
   step.recorded = FindRecorded(plan, step.sees_sinks);
@@ -285,7 +279,7 @@ Status BackendModelRunner::UploadBatch(const PackedBatch& packed, const std::byt
   return OpStatus(backend_.Scatter(packed.table_changes), backend_, what);
 }
 
-// Which record of the step before holds the token that a row begins with: its sequence's first sample there.
+// Which record of the step before holds the token that a row begins with: its sequence's draw 0 there.
 void BackendModelRunner::ListRecordsInFlight(const StepPlan& plan) {
   records_in_flight_.clear();
   const OpenStep& before = PlaceOf(plan.step - 1);
@@ -293,15 +287,14 @@ void BackendModelRunner::ListRecordsInFlight(const StepPlan& plan) {
   TM_CHECK(before.id == plan.step - 1 && before.sampled, "step %lld begins before step %lld is sampled",
            static_cast<long long>(plan.step), static_cast<long long>(before.id));
   records_in_flight_.assign(plan.rows.size(), -1);
-  std::fill(sampled_slots_.begin(), sampled_slots_.end(), SampledSlot());
-  int32_t record = 0;
-  for (const StepRow& row : before.rows) {
-    if (row.ask.samples > 0) SampledOf(*row.sequence) = {row.sequence, record};
-    record += static_cast<int32_t>(row.ask.results());
+  std::fill(drawn_slots_.begin(), drawn_slots_.end(), DrawnSlot());
+  for (size_t record = before.wants; record-- > 0;) {
+    const Sequence* sequence = before.logit_rows[record].sequence;
+    if (sequence != nullptr) DrawnOf(*sequence) = {sequence, static_cast<int32_t>(record)};
   }
   for (size_t r = 0; r < plan.rows.size(); ++r) {
-    const SampledSlot& sampled = SampledOf(*plan.rows[r].sequence);
-    if (sampled.sequence == plan.rows[r].sequence) records_in_flight_[r] = sampled.record;
+    const DrawnSlot& drawn = DrawnOf(*plan.rows[r].sequence);
+    if (drawn.sequence == plan.rows[r].sequence) records_in_flight_[r] = drawn.record;
   }
 }
 
@@ -319,7 +312,7 @@ Status BackendModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs)
     TM_CHECK(other.id == 0 || other.id >= step.id, "step %lld is sampled before step %lld is collected",
              static_cast<long long>(step.id), static_cast<long long>(other.id));
   }
-  ListLogitRows(inputs, step);
+  FillDraws(inputs, step);
   const std::string what = "sampling step " + std::to_string(step.id);
   if (step.recorded != nullptr && RoundEnd(step, 0) == step.logit_rows.size()) {
     step.logit_rows.resize(static_cast<size_t>(step.recorded->rows), PaddingRow());
@@ -337,32 +330,42 @@ Status BackendModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs)
   return QueueDownload(step);
 }
 
-void BackendModelRunner::ListLogitRows(const SampleInputs& inputs, OpenStep& step) const {
+void BackendModelRunner::ListLogitRows(const StepPlan& plan, OpenStep& step) const {
   step.logit_rows.clear();
-  step.wants_top = false;
+  step.wants = plan.wants.size();
+  int32_t first_hidden = 0;
+  for (const StepRow& row : plan.rows) {
+    for (const Want& want : plan.WantsOf(row)) {
+      LogitRow& logits = step.logit_rows.emplace_back();
+      logits.kind = want.kind;
+      logits.hidden_row = first_hidden + static_cast<int32_t>(want.position - row.start);
+      if (want.kind == Want::Kind::kDraw) {
+        logits.sequence = row.sequence;
+      } else {
+        logits.sampling.forced_token = want.id;
+        logits.sampling.top_logprobs = std::max(row.sequence->request->output.prompt_logprobs, 0);
+      }
+    }
+    first_hidden += row.count;
+  }
+}
+
+void BackendModelRunner::FillDraws(const SampleInputs& inputs, OpenStep& step) {
   auto choice = inputs.choices.begin();
-  for (size_t r = 0; r < step.rows.size(); ++r) {
-    const StepRow& row = step.rows[r];
-    for (int32_t s = 0; s < row.ask.samples; ++s, ++choice) {
-      step.logit_rows.push_back({.hidden_row = step.first_hidden[r] + row.count - 1,
-                                 .sampling = choice->row,
-                                 .sequence = row.sequence,
-                                 .history = choice->history,
-                                 .mask = choice->mask});
+  step.wants_top = false;
+  for (LogitRow& row : step.logit_rows) {
+    if (row.kind == Want::Kind::kDraw) {
+      TM_CHECK(choice != inputs.choices.end(), "%zu choices for step %lld", inputs.choices.size(),
+               static_cast<long long>(step.id));
+      row.sampling = choice->row;
+      row.history = choice->history;
+      row.mask = choice->mask;
+      ++choice;
     }
-    for (int64_t score = row.ask.score_begin; score < row.ask.score_end; ++score) {
-      const TokenToScore wanted = row.sequence->ToScore(score);
-      LogitRow scored;
-      scored.hidden_row = step.first_hidden[r] + static_cast<int32_t>(wanted.place - row.start);
-      scored.sampling.forced_token = wanted.token;
-      scored.sampling.top_logprobs = std::max(row.sequence->request->output.prompt_logprobs, 0);
-      step.logit_rows.push_back(scored);
-    }
+    step.wants_top = step.wants_top || row.sampling.top_logprobs > 0;
   }
   TM_CHECK(choice == inputs.choices.end(), "%zu choices for step %lld", inputs.choices.size(),
            static_cast<long long>(step.id));
-  for (const LogitRow& row : step.logit_rows)
-    step.wants_top = step.wants_top || row.sampling.top_logprobs > 0;
 }
 
 // Changed logits that must go up for a row, beside single entries.
@@ -551,32 +554,30 @@ Status BackendModelRunner::WritePages(std::span<const PageImage> images) {
 }
 
 StepResult BackendModelRunner::ResultOfRecords(const OpenStep& step) const {
-  size_t records = 0;
-  for (const StepRow& row : step.rows) records += static_cast<size_t>(row.ask.results());
   StepResult result;
-  result.tokens.reserve(records);
-  for (size_t record = 0; record < records; ++record) result.tokens.push_back(ScoredTokenAt(step, record));
+  result.wants.reserve(step.wants);
+  for (size_t record = 0; record < step.wants; ++record) result.wants.push_back(ResultAt(step, record));
   return result;
 }
 
-ScoredToken BackendModelRunner::ScoredTokenAt(const OpenStep& step, size_t row) const {
-  const SampleRecord& record = reinterpret_cast<const SampleRecord*>(records_.host)[row];
-  ScoredToken scored;
-  if (record.failed != 0) return scored;
-  scored.token = {record.token, record.logprob};
-  scored.rank = record.rank;
+WantResult BackendModelRunner::ResultAt(const OpenStep& step, size_t at) const {
+  const SampleRecord& record = reinterpret_cast<const SampleRecord*>(records_.host)[at];
+  WantResult result = {.kind = step.logit_rows[at].kind};
+  if (record.failed != 0) return result;
+  result.token = {record.token, record.logprob};
+  result.rank = record.rank;
   const int32_t drawn = model_.config().drawn_ids();
   if (record.token >= drawn) {
     // A row of padding, which a prompt may hold.
-    scored.token.logprob = -std::numeric_limits<float>::infinity();
-    scored.rank = drawn + 1;
+    result.token.logprob = -std::numeric_limits<float>::infinity();
+    result.rank = drawn + 1;
   }
   if (record.top_count > 0) {
     const auto* top =
-        reinterpret_cast<const TokenLogprob*>(records_.host + TopOffset(step)) + row * kMaxTopLogprobs;
-    scored.top.assign(top, top + record.top_count);
+        reinterpret_cast<const TokenLogprob*>(records_.host + TopOffset(step)) + at * kMaxTopLogprobs;
+    result.top.assign(top, top + record.top_count);
   }
-  return scored;
+  return result;
 }
 
 }  // namespace tramontane

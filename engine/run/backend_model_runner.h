@@ -68,9 +68,10 @@ class BackendModelRunner final : public ModelRunner {
  private:
   // One row of logits and what is done with it.
   struct LogitRow {
+    Want::Kind kind = Want::Kind::kDraw;
     int32_t hidden_row = 0;  // of the step's hidden states
     SamplingRow sampling;
-    const Sequence* sequence = nullptr;        // whose slot has the history
+    const Sequence* sequence = nullptr;        // of a draw: whose slot has the history
     const SamplingHistory* history = nullptr;  // null: the logits are taken as they are
     std::span<const uint32_t> mask;
     AdjustTables::Change change = AdjustTables::Change::kNone;  // of the slot, while a round is packed
@@ -93,16 +94,15 @@ class BackendModelRunner final : public ModelRunner {
     SampleRecord* records = nullptr;
     TokenLogprob* top = nullptr;
   };
-  // Where a step has the first sample of the sequence in a slot.
-  struct SampledSlot {
+  // Where a step has the draws of the sequence in a slot: that of draw d is record + d.
+  struct DrawnSlot {
     const Sequence* sequence = nullptr;
     int32_t record = 0;
   };
   struct OpenStep {
-    int64_t id = 0;                     // 0: none
-    std::vector<StepRow> rows;          // of its plan
-    std::vector<int32_t> first_hidden;  // [rows] where each row's hidden states begin
-    std::vector<LogitRow> logit_rows;   // by row of the plan: its samples, then its scores; then padding
+    int64_t id = 0;                    // 0: none
+    size_t wants = 0;                  // of its plan
+    std::vector<LogitRow> logit_rows;  // a record of each: of the wants, in their order; then padding
     bool wants_top = false;
     const RecordedStep* recorded = nullptr;  // what it replays; null: it is queued op by op
     bool sees_sinks = false;                 // some row does
@@ -125,13 +125,12 @@ class BackendModelRunner final : public ModelRunner {
 
   // Forward.
   void ListRecordsInFlight(const StepPlan& plan);
-  SampledSlot& SampledOf(const Sequence& sequence) {
-    return sampled_slots_[static_cast<size_t>(sequence.slot())];
-  }
+  DrawnSlot& DrawnOf(const Sequence& sequence) { return drawn_slots_[static_cast<size_t>(sequence.slot())]; }
   const RecordedStep* FindRecorded(const StepPlan& plan, bool sees_sinks) const;
   Status UploadBatch(const PackedBatch& packed, const std::byte* host);
+  void ListLogitRows(const StepPlan& plan, OpenStep& step) const;
   // Sample, in call order.
-  void ListLogitRows(const SampleInputs& inputs, OpenStep& step) const;
+  static void FillDraws(const SampleInputs& inputs, OpenStep& step);
   int64_t UploadedAdjusts(const LogitRow& row) const;
   size_t RoundEnd(const OpenStep& step, size_t begin) const;
   StatusOr<PackedRound> PackRound(OpenStep& step, size_t begin, size_t end);
@@ -140,7 +139,7 @@ class BackendModelRunner final : public ModelRunner {
   Status QueueDownload(OpenStep& step);
   // Collect.
   StepResult ResultOfRecords(const OpenStep& step) const;
-  ScoredToken ScoredTokenAt(const OpenStep& step, size_t row) const;
+  WantResult ResultAt(const OpenStep& step, size_t record) const;
 
   // Bytes from the records to the top logprobs.
   static int64_t TopOffset(const OpenStep& step);
@@ -162,7 +161,7 @@ class BackendModelRunner final : public ModelRunner {
   std::vector<OpenStep> steps_;         // [steps_in_flight] step n has place n % steps_in_flight
   uint64_t moves_after_ = 0;            // the fence that the next moves begin behind
   // [slots] of the step before the one that is being packed
-  std::vector<SampledSlot> sampled_slots_;
+  std::vector<DrawnSlot> drawn_slots_;
   std::vector<int32_t> records_in_flight_;  // [rows] of the plan that is being packed
 };
 

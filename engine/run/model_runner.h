@@ -5,7 +5,7 @@
 //
 //   Forward(n)  Sample(n)  Forward(n+1)  Collect(n)  Sample(n+1)  Forward(n+2)  Collect(n+1)  ...
 //
-// Forward(plan) -> ticket;  Sample(ticket, ...);  Collect(ticket) -> what each row asked for. In that order
+// Forward(plan) -> ticket;  Sample(ticket, ...);  Collect(ticket) -> what the rows want. In that order
 // for each ticket; Sample of one comes after Collect of the one before, so at most two are open. A decode row
 // of n+1 may begin at a token that step n has sampled and nobody has read.
 #pragma once
@@ -36,21 +36,21 @@ struct ChoiceSampling {
   std::span<const uint32_t> mask;  // [MaskWords(vocab)] set: allowed; empty: all. Read before it returns
 };
 
-// In the order of the plan's rows, RowAsk::samples entries for each row.
+// One for each draw of StepPlan::wants, in their order.
 struct SampleInputs {
   std::vector<ChoiceSampling> choices;
 };
 
-struct ScoredToken {
-  TokenLogprob token;  // id -1: the row failed, its logits were not finite
+// Of a draw and of a score alike: a token, and how likely it was.
+struct WantResult {
+  Want::Kind kind = Want::Kind::kDraw;
+  TokenLogprob token = {};  // id -1: the row failed, its logits were not finite
   int32_t rank = 0;
-  std::vector<TokenLogprob> top;
+  std::vector<TokenLogprob> top = {};
 };
 
-// In the order of the plan's rows, for each its samples [RowAsk::samples], then its scores [score_end -
-// score_begin].
 struct StepResult {
-  std::vector<ScoredToken> tokens;
+  std::vector<WantResult> wants;  // in the order of StepPlan::wants
 };
 
 // A page of the pool and its bytes on the host, [page_bytes] of KvLayout.

@@ -137,7 +137,7 @@ void PrefillLane::Commit(const Grant& grant, StepRow* row) {
   if (row != nullptr) {
     row->count += count;
   } else {
-    plan_->rows.push_back({.sequence = sequence, .start = grant.start, .count = count, .ask = {}});
+    plan_->rows.push_back({.sequence = sequence, .start = grant.start, .count = count});
   }
   if (sequence->state_ == SequenceState::kPrefill) return prompts_.Update(sequence);
   admission_.Remove(sequence);
@@ -158,9 +158,7 @@ StepRow* PrefillLane::FindRow(const Sequence* sequence) const {
 void PrefillLane::FinishRows(int64_t now_ns) {
   for (StepRow& row : plan_->rows) {
     Sequence* sequence = row.sequence;
-    row.ask = AskOf(*sequence, row.start, EndOf(row));
     plan_->attended_keys += share_.AttendedKeys(*sequence, row.start, EndOf(row));
-    sequence->scored_len_ = std::max(sequence->scored_len_, row.ask.score_end);
     ++sequence->usage_.prefill_chunks;
     if (sequence->timings_.first_chunk_ns == 0) sequence->timings_.first_chunk_ns = now_ns;
     if (sequence->prefill_left() > 0) continue;
@@ -170,21 +168,6 @@ void PrefillLane::FinishRows(int64_t now_ns) {
   const auto decoded = std::ssize(decode_);
   prompts_.TakePlanned(&decode_);
   std::inplace_merge(decode_.begin(), decode_.begin() + decoded, decode_.end(), IsOlder());
-}
-
-RowAsk PrefillLane::AskOf(const Sequence& sequence, int64_t start, int64_t end) {
-  RowAsk ask;
-  if (end == sequence.prefill_len() && end < sequence.max_len)
-    ask.samples = sequence.output_tokens() == 0 ? sequence.request->choices : 1;
-  if (!sequence.wants_scores()) return ask;
-  // Each token is scored once: not again after preemption, nor for the choices that share the prompt.
-  const int64_t score_begin = std::max(sequence.ScoresBefore(start), sequence.scored_len_);
-  const int64_t score_end = sequence.ScoresBefore(end);
-  if (score_begin < score_end) {
-    ask.score_begin = score_begin;
-    ask.score_end = score_end;
-  }
-  return ask;
 }
 
 // ---- who may start ------------------------------------------------------------------------------

@@ -45,7 +45,6 @@ class PrefillLane {
   void Commit(const Grant& grant, StepRow* row);
   StepRow* FindRow(const Sequence* sequence) const;
   void FinishRows(int64_t now_ns);
-  static RowAsk AskOf(const Sequence& sequence, int64_t start, int64_t end);
 
   // ---- who may start ----------------------------------------------------------------------------
   bool MayStart(const Sequence& sequence, const PrefillBudget& share) const;

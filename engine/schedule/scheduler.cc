@@ -57,11 +57,35 @@ StepPlan Scheduler::Plan(int64_t now_ns) {
   PutPlainRowsFirst(&plan.rows);
   prefill_run_ = plan.lane == Lane::kPrefill && decode_waits ? prefill_run_ + 1 : 0;
   ++planned_steps_;
-  for (const StepRow& row : plan.rows) {
+  plan.wants.reserve(plan.rows.size());
+  for (StepRow& row : plan.rows) {
+    AskFor(row, &plan.wants);
     ++row.sequence->steps_in_flight_;
     plan.tokens += row.count;
   }
   return plan;
+}
+
+// The scores of what is known, then a draw for each choice that begins with its last position.
+void Scheduler::AskFor(StepRow& row, std::vector<Want>* wants) {
+  Sequence& sequence = *row.sequence;
+  const int64_t end = EndOf(row);
+  row.want_begin = static_cast<uint32_t>(wants->size());
+  if (sequence.wants_scores()) {
+    // Each token is scored once: not again after preemption, nor for the choices that share the prompt.
+    int64_t& scored = sequence.scored_len_;
+    scored = std::max(scored, sequence.ScoresBefore(row.start));
+    for (const int64_t scored_end = sequence.ScoresBefore(end); scored < scored_end; ++scored) {
+      const TokenToScore score = sequence.ToScore(scored);
+      wants->push_back({score.place, Want::Kind::kScore, score.token});
+    }
+  }
+  if (end >= sequence.prefill_len_ && end < sequence.max_len) {
+    const bool is_prompt = end == sequence.prefill_len_ && sequence.output_tokens() == 0;
+    for (int32_t c = 0; c < (is_prompt ? sequence.request->choices : 1); ++c)
+      wants->push_back({end - 1, Want::Kind::kDraw, sequence.choice + c});
+  }
+  row.want_end = static_cast<uint32_t>(wants->size());
 }
 
 bool Scheduler::DecodeWaits() const {
@@ -103,7 +127,7 @@ void Scheduler::PlanDecode(StepPlan* plan) {
     }
     if (promised + pages > store_.available()) continue;
     promised += pages;
-    plan->rows.push_back({.sequence = sequence, .start = position, .count = 1, .ask = {.samples = 1}});
+    plan->rows.push_back({.sequence = sequence, .start = position, .count = 1});
   }
   if (plan->rows.empty()) return;
   plan->lane = Lane::kDecode;

@@ -101,6 +101,7 @@ class Scheduler {
   bool DecodeIsDue() const;
   bool AnyHeld() const;
   void PlanDecode(StepPlan* plan);
+  static void AskFor(StepRow& row, std::vector<Want>* wants);
   void Release(Sequence* sequence);
 
   const EngineLimits limits_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,23 +17,22 @@ inline const char* LaneName(Lane lane) {
   return kNames[static_cast<size_t>(lane)];
 }
 
-// What a row wants back, beside nothing: a chunk that is not the last wants none of it.
-struct RowAsk {
-  int32_t samples = 0;  // drawn at its last position: n at a prompt's last chunk, 1 in decode, 0 for none
-  // Of the sequence's scores [score_begin, score_end), all of positions of this row. Where the prompt is
-  // scored score p is the logprob of the token behind position p.
-  int64_t score_begin = 0;
-  int64_t score_end = 0;
-
-  bool scores() const { return score_begin < score_end; }
-  int64_t results() const { return samples + score_end - score_begin; }
+// What a row wants to know of one of its positions. (Tokens to verify, and hidden states, are further kinds.)
+struct Want {
+  enum class Kind : int32_t {
+    kDraw,   // the token behind it is drawn, for choice `id`
+    kScore,  // the token behind it is `id`: how likely was that?
+  };
+  int64_t position = 0;
+  Kind kind = Kind::kDraw;
+  int32_t id = 0;
 };
 
 struct StepRow {
   Sequence* sequence = nullptr;
-  int64_t start = 0;  // first position computed
-  int32_t count = 0;  // positions computed
-  RowAsk ask;
+  int64_t start = 0;                      // first position computed
+  int32_t count = 0;                      // positions computed
+  uint32_t want_begin = 0, want_end = 0;  // StepPlan::wants; none: a chunk that is not the last
 };
 
 // Position after the row's last one. (With steps in flight a page table may already reach further.)
@@ -49,12 +49,18 @@ struct StepPlan {
   int64_t step = 0;  // 1, 2, 3, ...; 0 when idle
   Lane lane = Lane::kIdle;
   std::vector<StepRow> rows;     // plain ones before others: a device may attend them apart (AttentionPlain)
+  std::vector<Want> wants;       // of the rows, in their order; a row's draws are one behind the other
   std::vector<PageCopy> copies;  // before anything else of the step
   int64_t tokens = 0;            // sum of counts
   int64_t cost = 0;              // token equivalents (EngineLimits::attended_keys_per_token)
   int64_t attended_keys = 0;     // of all tokens, added up over the layers
 
-  // "step 7 prefill cost 97: r1.0[0,64) r2.0[0,32)*": request id, choice, positions. * samples, *3 samples
+  std::span<const Want> WantsOf(const StepRow& row) const {
+    return std::span(wants).subspan(row.want_begin, row.want_end - row.want_begin);
+  }
+  int64_t Draws(const StepRow& row) const;  // how many of its wants are some
+
+  // "step 7 prefill cost 97: r1.0[0,64) r2.0[0,32)*": request id, choice, positions. * draws, *3 draws for
   // three choices, ?[0,31) scores what follows those positions; "copies 2" after the cost when pages are
   // copied.
   std::string ToString() const;

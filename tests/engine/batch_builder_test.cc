@@ -51,7 +51,7 @@ struct Scene {
     store.Extend(PlacedSequence::LeaseOf(*sequence), 0, start, &plan.copies);
     store.Roll(PlacedSequence::LeaseOf(*sequence), start);
     store.Extend(PlacedSequence::LeaseOf(*sequence), start, start + count + beyond * kPageSize, &plan.copies);
-    plan.rows.push_back({.sequence = sequence.get(), .start = start, .count = count, .ask = {}});
+    plan.rows.push_back({.sequence = sequence.get(), .start = start, .count = count});
     plan.tokens += count;
     requests.push_back(std::move(request));
     sequences.push_back(std::move(sequence));
@@ -282,7 +282,7 @@ struct Runner {
     const int64_t start = end();
     for (int32_t i = 0; i < count; ++i) sequence.tokens.push_back(7);
     store.Extend(PlacedSequence::LeaseOf(sequence), start, start + count, &plan.copies);
-    plan.rows.push_back({.sequence = &sequence, .start = start, .count = count, .ask = {}});
+    plan.rows.push_back({.sequence = &sequence, .start = start, .count = count});
     plan.tokens += count;
   }
 

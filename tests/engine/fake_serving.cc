@@ -321,13 +321,14 @@ void FakeServing::Collect(const StepPlan& plan) {
     const bool counts = row.sequence->state() != SequenceState::kFinished;
     outcomes.push_back({.accepted = counts ? row.count : 0});
     if (!counts) continue;
-    live.scored_tokens += row.ask.score_end - row.ask.score_begin;
-    for (int32_t s = 1; s < row.ask.samples; ++s) {
+    const auto draws = static_cast<int32_t>(plan.Draws(row));
+    live.scored_tokens += std::ssize(plan.WantsOf(row)) - draws;
+    for (int32_t s = 1; s < draws; ++s) {
       scheduler_.Fork(*row.sequence, &live.choices[s]);
       live.forked[s] = true;
     }
-    for (int32_t s = 0; s < row.ask.samples; ++s) AcceptToken(live, live.choices[row.sequence->choice + s]);
-    if (row.ask.samples == 0 && row.start + row.count == row.sequence->max_len) {
+    for (int32_t s = 0; s < draws; ++s) AcceptToken(live, live.choices[row.sequence->choice + s]);
+    if (draws == 0 && row.start + row.count == row.sequence->max_len) {
       for (Sequence& sequence : live.choices) scheduler_.Finish(&sequence);
     }
   }

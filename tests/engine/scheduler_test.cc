@@ -203,7 +203,7 @@ TEST(SchedulerTest, AHeldSequenceIsInNoPlanAndTheFirstToBePreempted) {
     std::vector<RowOutcome> outcomes;
     for (const StepRow& row : plan.rows) {
       outcomes.push_back({row.count});
-      if (row.ask.samples > 0) row.sequence->tokens.push_back(1);
+      if (plan.Draws(row) > 0) row.sequence->tokens.push_back(1);
     }
     if (plan.lane != Lane::kIdle) scheduler.Apply(plan, outcomes);
     return plan;
@@ -248,7 +248,7 @@ TEST(SchedulerTest, RowsThatSeeSinksComeBehindThoseOfWindowsAlone) {
     std::vector<RowOutcome> outcomes;
     for (const StepRow& row : plan.rows) {
       outcomes.push_back({row.count});
-      if (row.ask.samples > 0) row.sequence->tokens.push_back(1);
+      if (plan.Draws(row) > 0) row.sequence->tokens.push_back(1);
     }
     scheduler.Apply(plan, outcomes);
   }
@@ -284,7 +284,7 @@ class Reevaluation : public testing::Test {
     std::vector<RowOutcome> outcomes;
     for (const StepRow& row : plan.rows) {
       outcomes.push_back({row.count});
-      if (row.ask.samples > 0) row.sequence->tokens.push_back(1);
+      if (plan.Draws(row) > 0) row.sequence->tokens.push_back(1);
     }
     if (plan.lane != Lane::kIdle) scheduler_->Apply(plan, outcomes);
     scheduler_->store().CheckAccounting();

@@ -45,8 +45,7 @@ class EventNotes final : public ModelRunner {
     status_ = Note(plan);
     if (!status_.ok()) return status_;
     if (runner_ != nullptr) return runner_->Forward(plan);
-    drawn_.tokens.assign(static_cast<size_t>(plan.rows[0].ask.samples),
-                         {.token = {next_token_, 0.0f}, .rank = 1, .top = {}});
+    drawn_.wants.assign(plan.wants.size(), {.token = {next_token_, 0.0f}, .rank = 1});
     return StepTicket{plan.step};
   }
   Status Sample(StepTicket ticket, const SampleInputs& inputs) override {
@@ -93,7 +92,7 @@ Status EventNotes::Note(const StepPlan& plan) {
   if (!is_open_) events_.push_back({.token = tokens[static_cast<size_t>(first)]});
   StreamEvent& event = events_.back();
   event.count += EndOf(row) - first;
-  is_open_ = row.ask.samples == 0;
+  is_open_ = plan.Draws(row) == 0;
   if (is_open_) return Status::Ok();
 
   const int64_t position = EndOf(row) - 1;

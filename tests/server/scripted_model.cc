@@ -38,16 +38,14 @@ StatusOr<StepTicket> ScriptedModel::Forward(const StepPlan& plan) {
   if (allowed_steps_ != INT64_MAX) --allowed_steps_;
   const int64_t step_time_us = step_time_us_;
 
-  result_.tokens.clear();
+  result_.wants.clear();
   for (const StepRow& row : plan.rows) {
-    const int64_t position = row.start + row.count;
-    const int32_t token = position == fail_at_ ? -1 : TokenAt(position);
     const OutputParams& output = row.sequence->request->output;
-    for (int32_t s = 0; s < row.ask.samples; ++s) result_.tokens.push_back(Scored(token, output.logprobs));
-    for (int64_t scored = row.ask.score_begin; scored < row.ask.score_end; ++scored) {
-      const TokenToScore wanted = row.sequence->ToScore(scored);
-      result_.tokens.push_back(
-          Scored(wanted.place + 1 == fail_at_ ? -1 : wanted.token, output.prompt_logprobs));
+    for (const Want& want : plan.WantsOf(row)) {
+      const bool draws = want.kind == Want::Kind::kDraw;
+      const int32_t token = draws ? TokenAt(want.position + 1) : want.id;
+      result_.wants.push_back(Result(want.kind, want.position + 1 == fail_at_ ? -1 : token,
+                                     draws ? output.logprobs : output.prompt_logprobs));
     }
   }
   lock.unlock();
@@ -55,8 +53,8 @@ StatusOr<StepTicket> ScriptedModel::Forward(const StepPlan& plan) {
   return StepTicket{plan.step};
 }
 
-ScoredToken ScriptedModel::Scored(int32_t token, int32_t top) const {
-  ScoredToken scored;
+WantResult ScriptedModel::Result(Want::Kind kind, int32_t token, int32_t top) const {
+  WantResult scored = {.kind = kind};
   scored.token = {token, -0.5f};
   scored.rank = 1;
   for (int32_t i = 0; i < top; ++i) scored.top.push_back({token + i, -0.5f - static_cast<float>(i)});

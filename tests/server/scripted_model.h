@@ -37,7 +37,7 @@ class ScriptedModel final : public ModelRunner {
   StatusOr<StepResult> Collect(StepTicket) override;
 
  private:
-  ScoredToken Scored(int32_t token, int32_t top) const;
+  WantResult Result(Want::Kind kind, int32_t token, int32_t top) const;
 
   const std::vector<int32_t> script_;
   std::mutex mutex_;  // guards the next four

@@ -58,11 +58,11 @@ StatusOr<StepTicket> FakeModelRunner::Forward(const StepPlan& plan) {
            static_cast<long long>(plan.step));
   for (const StepRow& row : plan.rows) Write(row);
   OpenStep& step = open_.emplace_back();
+  step.wants = plan.wants;
   for (const StepRow& row : plan.rows) {
-    Row& asked = step.rows.emplace_back(Row{row, {}});
-    if (row.ask.samples > 0) asked.logits.push_back(LogitsAfter(row, row.start + row.count - 1));
-    for (int64_t s = row.ask.score_begin; s < row.ask.score_end; ++s) {
-      asked.logits.push_back(LogitsAfter(row, row.sequence->ToScore(s).place));
+    for (const Want& want : plan.WantsOf(row)) {
+      step.rows.push_back(row.sequence);
+      step.logits.push_back(LogitsAfter(row, want.position));
     }
   }
   step.ticket = {plan.step};
@@ -72,32 +72,26 @@ StatusOr<StepTicket> FakeModelRunner::Forward(const StepPlan& plan) {
 Status FakeModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs) {
   TM_CHECK(open_.size() == 1 && open_[0].ticket.id == ticket.id && !open_[0].sampled,
            "step %lld is sampled before the last one is collected", static_cast<long long>(ticket.id));
-  const std::vector<Row>& rows = open_[0].rows;
-  StepResult& result = open_[0].result;
-  open_[0].sampled = true;
-  result.tokens.clear();
+  OpenStep& step = open_[0];
+  step.sampled = true;
   last_sampled_.clear();
   auto choice = inputs.choices.begin();
-  for (size_t r = 0; r < rows.size(); ++r) {
-    const StepRow& row = rows[r].row;
-    const Request& request = *row.sequence->request;
-    const size_t first = result.tokens.size();
-    for (int32_t s = 0; s < row.ask.samples; ++s, ++choice) {
-      ChoiceSampling sampling = *choice;
-      if (forced) sampling.row.forced_token = forced(request.id, sampling.row.choice, sampling.row.position);
-      const bool fails = not_finite && not_finite(request.id, sampling.row.choice, sampling.row.position);
-      result.tokens.push_back(fails ? ScoredToken{} : Choose(rows[r].logits[0], sampling));
-    }
-    if (row.ask.samples > 0) {
-      last_sampled_[row.sequence] = std::max(result.tokens[first].token.token, 0);
-    }
-    for (int64_t p = row.ask.score_begin; p < row.ask.score_end; ++p) {
-      ChoiceSampling sampling;
-      sampling.row.forced_token = row.sequence->ToScore(p).token;
+  for (size_t w = 0; w < step.wants.size(); ++w) {
+    const Want& want = step.wants[w];
+    const Request& request = *step.rows[w]->request;
+    ChoiceSampling sampling;
+    if (want.kind == Want::Kind::kScore) {
+      sampling.row.forced_token = want.id;
       sampling.row.top_logprobs = std::max(request.output.prompt_logprobs, 0);
-      const size_t at = static_cast<size_t>(p - row.ask.score_begin) + (row.ask.samples > 0 ? 1 : 0);
-      result.tokens.push_back(Choose(rows[r].logits[at], sampling));
+      step.result.wants.push_back(Choose(step.logits[w], want.kind, sampling));
+      continue;
     }
+    sampling = *choice++;
+    if (forced) sampling.row.forced_token = forced(request.id, sampling.row.choice, sampling.row.position);
+    const bool fails = not_finite && not_finite(request.id, sampling.row.choice, sampling.row.position);
+    step.result.wants.push_back(fails ? WantResult{} : Choose(step.logits[w], want.kind, sampling));
+    if (want.id == step.rows[w]->choice)
+      last_sampled_[step.rows[w]] = std::max(step.result.wants.back().token.token, 0);
   }
   TM_CHECK(choice == inputs.choices.end(), "%zu choices were given", inputs.choices.size());
   return {};
@@ -157,7 +151,8 @@ std::vector<float> FakeModelRunner::LogitsAfter(const StepRow& row, int64_t posi
   return logits;
 }
 
-ScoredToken FakeModelRunner::Choose(const std::vector<float>& logits, const ChoiceSampling& choice) const {
+WantResult FakeModelRunner::Choose(const std::vector<float>& logits, Want::Kind kind,
+                                   const ChoiceSampling& choice) const {
   const SamplingRow& row = choice.row;
   reference::SamplingProblem problem;
   problem.logits = logits;
@@ -182,7 +177,7 @@ ScoredToken FakeModelRunner::Choose(const std::vector<float>& logits, const Choi
     return -std::log1p(-RaceUniform(row.seed, row.choice, row.position, token));
   };
   const reference::SamplingAnswer answer = reference::Sample(problem);
-  ScoredToken scored;
+  WantResult scored = {.kind = kind};
   scored.token = {answer.failed ? -1 : answer.token, static_cast<float>(answer.logprob)};
   scored.rank = answer.rank;
   for (const auto& [token, logprob] : answer.top) scored.top.push_back({token, static_cast<float>(logprob)});

@@ -43,21 +43,18 @@ class FakeModelRunner final : public ModelRunner {
   bool device_lost = false;  // Collect fails from now on
 
  private:
-  struct Row {
-    StepRow row;
-    std::vector<std::vector<float>> logits;  // after the last position, then after each scored one; [vocab]
-  };
-
   void Write(const StepRow& row);
   std::vector<float> LogitsAfter(const StepRow& row, int64_t position) const;
-  ScoredToken Choose(const std::vector<float>& logits, const ChoiceSampling& choice) const;
+  WantResult Choose(const std::vector<float>& logits, Want::Kind kind, const ChoiceSampling& choice) const;
 
   const KvLayout layout_;
   const int32_t vocab_size_;
   std::vector<int64_t> slots_;  // [pages, page_size] position * vocab + token; -1: never written
   struct OpenStep {
     StepTicket ticket;
-    std::vector<Row> rows;
+    std::vector<const Sequence*> rows;  // of each want
+    std::vector<Want> wants;
+    std::vector<std::vector<float>> logits;  // [wants, vocab] after the position of each
     bool sampled = false;
     StepResult result;
   };

@@ -51,7 +51,7 @@ bool MaskWaits::IsWorthWaiting(const StepPlan& plan) {
 void MaskWaits::HoldLateRows(const StepPlan& plan) {
   for (const StepRow& row : plan.rows) {
     LiveChoice& choice = ChoiceOf(row);
-    if (choice.constraint == nullptr || choice.ended || row.ask.samples == 0) continue;
+    if (choice.constraint == nullptr || choice.ended || plan.Draws(row) == 0) continue;
     choice.late = !choice.constraint->ready();
     if (choice.late) {
       Hold(choice);
