@@ -23,7 +23,7 @@ uint64_t SamplingHistory::NextId() {
 
 void SamplingHistory::Append(int32_t token) {
   if (counts_output_) {
-    last_change_ = Place(token);
+    last_change_ = IndexOf(token);
     ++version_;
     LogitAdjust& entry = adjusts_[static_cast<size_t>(last_change_)];
     ++entry.output_count;
@@ -34,10 +34,10 @@ void SamplingHistory::Append(int32_t token) {
   if (tokens_until_lifted_ == 0) LiftBans();
 }
 
-int32_t SamplingHistory::Place(int32_t token) {
-  const auto token_at = [this](int32_t place) { return adjusts_[static_cast<size_t>(place)].token; };
+int32_t SamplingHistory::IndexOf(int32_t token) {
+  const auto token_at = [this](int32_t index) { return adjusts_[static_cast<size_t>(index)].token; };
   auto at = std::lower_bound(by_token_.begin(), by_token_.end(), token,
-                             [&](int32_t place, int32_t wanted) { return token_at(place) < wanted; });
+                             [&](int32_t index, int32_t wanted) { return token_at(index) < wanted; });
   if (at == by_token_.end() || token_at(*at) != token) {
     at = by_token_.insert(at, static_cast<int32_t>(adjusts_.size()));
     adjusts_.push_back({.token = token});

@@ -38,8 +38,8 @@ class SamplingHistory {
   }
 
  private:
-  int32_t Place(int32_t token);  // of its entry, made where there is none
-  LogitAdjust& Entry(int32_t token) { return adjusts_[static_cast<size_t>(Place(token))]; }
+  int32_t IndexOf(int32_t token);  // of its entry, made where there is none
+  LogitAdjust& Entry(int32_t token) { return adjusts_[static_cast<size_t>(IndexOf(token))]; }
   void AddPrompt(const Request& request);
   void BanEndings(const Request& request, const std::vector<int32_t>& eos_ids);
   void LiftBans();
@@ -56,7 +56,7 @@ class SamplingHistory {
   int64_t tokens_until_lifted_;  // output tokens still to come before the bans end
   std::vector<Ban> bans_;
   std::vector<LogitAdjust> adjusts_;  // at most one per token of the vocabulary
-  std::vector<int32_t> by_token_;     // places in adjusts_, in ascending order of their tokens
+  std::vector<int32_t> by_token_;     // indices in adjusts_, in ascending order of their tokens
   int64_t version_ = 0;
   int32_t last_change_ = -1;
 };

@@ -41,7 +41,7 @@ int64_t PartWay::PagesOfOlder(const Sequence& sequence) const {
   return pages;
 }
 
-// In place of what it needed when it was counted last.
+// What it needed when it was counted last counts no more.
 void PartWay::Count(Sequence* sequence, const Sequence::PrefillNeeds& needs) {
   pages_ += needs.pages - sequence->needs_.pages;
   unplanned_ += needs.unplanned - sequence->needs_.unplanned;

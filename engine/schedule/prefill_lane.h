@@ -1,8 +1,8 @@
 // PrefillLane: plans a prefill step. Shares the step out among the prompts that are part-way and those that
 // may start, by the sharing rule of engine/schedule/README.md.
 //
-// Engine thread only; the scheduler's. A grant is a value until Commit, the one place where it takes pages
-// and becomes a row.
+// Engine thread only; the scheduler's. A grant is a value until Commit, which alone takes pages and writes
+// rows.
 #pragma once
 
 #include <cstdint>
