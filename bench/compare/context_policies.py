@@ -19,17 +19,23 @@ COLOURS = ("#888888", "#d62728", "#1f77b4", "#2ca02c", "#9467bd")
 
 
 @contextlib.contextmanager
-def served(binary: Path, model: str, *flags: str) -> Iterator[str]:
-    """A server of the model on ports of its own, as the URL of its HTTP door."""
+def started(binary: Path, model: str, *flags: str) -> Iterator[dict]:
+    """A server of the model on ports of its own, as the addresses of its doors: `http` and `grpc`."""
     command = [str(binary), "serve", *([model] if model else []), "--device", "cpu"]
     command += ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", *flags]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
-        ready = json.loads(server.stdout.readline().partition(" ")[2])
-        yield f"http://{ready['http']}"
+        yield json.loads(server.stdout.readline().partition(" ")[2])
     finally:
         server.terminate()
         server.wait()
+
+
+@contextlib.contextmanager
+def served(binary: Path, model: str, *flags: str) -> Iterator[str]:
+    """The same, as the URL of its HTTP door."""
+    with started(binary, model, *flags) as ready:
+        yield f"http://{ready['http']}"
 
 
 def post(url: str, body: dict) -> dict:
