@@ -1,5 +1,5 @@
-// PackedBlock: arrays laid one after the other into a host block that is copied to a device block as it is.
-// One thread.
+// PackedBlock: arrays laid one after the other into a host block that is copied to a device block as it is;
+// or into none, to be measured. One thread.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,7 @@ struct PackedArray {
 
 class PackedBlock {
  public:
+  PackedBlock() = default;  // measures: its arrays have no memory
   PackedBlock(std::byte* host, std::byte* device, int64_t capacity)
       : host_(host), device_(device), capacity_(capacity) {}
 
@@ -26,6 +27,7 @@ class PackedBlock {
     bytes_ += Bytes<T>(count);
     TM_CHECK(bytes_ <= capacity_, "%lld bytes packed into %lld", static_cast<long long>(bytes_),
              static_cast<long long>(capacity_));
+    if (host_ == nullptr) return {};
     return {reinterpret_cast<T*>(host_ + at), reinterpret_cast<T*>(device_ + at)};
   }
   int64_t bytes() const { return bytes_; }
@@ -37,9 +39,9 @@ class PackedBlock {
   }
 
  private:
-  std::byte* host_;
-  std::byte* device_;
-  int64_t capacity_;
+  std::byte* host_ = nullptr;
+  std::byte* device_ = nullptr;
+  int64_t capacity_ = INT64_MAX;
   int64_t bytes_ = 0;
 };
 

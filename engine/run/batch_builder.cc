@@ -10,46 +10,82 @@
 #include "kernels/paged_kv.h"
 
 namespace tramontane {
+namespace {
 
-// How much room the parts of a step get.
-struct BatchBuilder::Room {
+// How much room the parts of a block get.
+struct Room {
   int64_t rows = 0;
   int64_t tokens = 0;
   int64_t copies = 0;
   int64_t in_flight = 0;
   int64_t table_changes = 0;
   bool sinks = false;   // some row sees other positions than its windows say
-  bool masks = false;   // some row has a mask
+  bool masks = false;   // some row has a mask: of so many bytes and pages in a group
   bool padded = false;  // for a recorded step
+  std::array<int64_t, kMaxKvGroups> mask_bytes = {}, mask_pages = {};
 };
 
-namespace {
+// Of one layer group.
+struct GroupParts {
+  PackedArray<int32_t> first_entry, page_mask, kv_base, kv_end, sink_entry;
+  PackedArray<int64_t> slots;
+  PackedArray<int32_t> mask_indptr, mask_pages;
+  PackedArray<uint8_t> mask_bits;
+};
 
-using Room = BatchBuilder::Room;
+struct Parts {
+  PackedArray<int32_t> token_ids, positions, qo_indptr;
+  std::array<GroupParts, kMaxKvGroups> groups;
+  PackedArray<int32_t> sink_len, sink_left, sink_positions, sink_limits;
+  PackedArray<int32_t> plain_qo_indptr, others_qo_indptr;  // AttentionPlain
+  PackedArray<int32_t> copies, in_flight, table_changes;
+};
 
-// Without what masks take.
-int64_t BytesOf(const Room& room, int64_t groups) {
-  int64_t bytes =
-      2 * PackedBlock::Bytes<int32_t>(room.tokens) + PackedBlock::Bytes<int32_t>(room.rows + 1) +
-      PackedBlock::Bytes<int32_t>(2 * room.copies) + PackedBlock::Bytes<int32_t>(2 * room.in_flight) +
-      PackedBlock::Bytes<int32_t>(2 * room.table_changes) +
-      groups * (4 * PackedBlock::Bytes<int32_t>(room.rows) + PackedBlock::Bytes<int64_t>(room.tokens));
-  if (room.sinks) {
-    bytes += 4 * PackedBlock::Bytes<int32_t>(room.tokens) + groups * PackedBlock::Bytes<int32_t>(room.rows) +
-             2 * PackedBlock::Bytes<int32_t>(room.rows + 1);
+// Says which parts a block has, in which order and how large: to whoever measures, and to whoever packs.
+Parts Lay(const Room& room, size_t groups, PackedBlock& block) {
+  Parts parts;
+  parts.token_ids = block.Take<int32_t>(room.tokens);
+  parts.positions = block.Take<int32_t>(room.tokens);
+  parts.qo_indptr = block.Take<int32_t>(room.rows + 1);
+  for (GroupParts& group : std::span(parts.groups).first(groups)) {
+    for (auto* array : {&group.first_entry, &group.page_mask, &group.kv_base, &group.kv_end})
+      *array = block.Take<int32_t>(room.rows);
+    group.slots = block.Take<int64_t>(room.tokens);
+    if (room.sinks) group.sink_entry = block.Take<int32_t>(room.rows);
   }
-  return bytes;
+  if (room.sinks) {
+    for (auto* array : {&parts.sink_len, &parts.sink_left, &parts.sink_positions, &parts.sink_limits})
+      *array = block.Take<int32_t>(room.tokens);
+  }
+  if (room.sinks && room.padded) {
+    parts.plain_qo_indptr = block.Take<int32_t>(room.rows + 1);
+    parts.others_qo_indptr = block.Take<int32_t>(room.rows + 1);
+  }
+  parts.copies = block.Take<int32_t>(2 * room.copies);
+  parts.in_flight = block.Take<int32_t>(2 * room.in_flight);
+  for (size_t g = 0; room.masks && g < groups; ++g) {
+    parts.groups[g].mask_indptr = block.Take<int32_t>(room.rows + 1);
+    parts.groups[g].mask_bits = block.Take<uint8_t>(room.mask_bytes[g]);
+    parts.groups[g].mask_pages = block.Take<int32_t>(room.mask_pages[g]);
+  }
+  parts.table_changes = block.Take<int32_t>(2 * room.table_changes);
+  return parts;
 }
 
 // Of a step in which all that a block may hold comes together: a sequence copies at most the page it writes
-// next, one in each group, and has one token in flight.
-Room LargestRoom(const KvLayout& layout, const EngineLimits& limits, int64_t max_changes) {
-  return {.rows = limits.max_sequences,
-          .tokens = limits.max_tokens(),
-          .copies = limits.max_sequences * std::ssize(layout.groups),
-          .in_flight = limits.max_sequences,
-          .table_changes = max_changes,
-          .sinks = true};
+// next, one in each group, and has one token in flight. What masks list has a bound of its own.
+int64_t MaxBytes(const KvLayout& layout, const EngineLimits& limits, int64_t max_changes, int64_t context) {
+  PackedBlock measured;
+  Lay({.rows = limits.max_sequences,
+       .tokens = limits.max_tokens(),
+       .copies = limits.max_sequences * std::ssize(layout.groups),
+       .in_flight = limits.max_sequences,
+       .table_changes = max_changes,
+       .sinks = true,
+       .masks = true,
+       .padded = true},
+      layout.groups.size(), measured);
+  return measured.bytes() + MaxTreeBytes(layout, context);
 }
 
 // The tables of the longest text, and what a step of all rows writes beside it.
@@ -60,8 +96,8 @@ int64_t MaxTableChanges(const KvLayout& layout, const EngineLimits& limits, int6
           2 * int64_t{limits.max_sequences});
 }
 
-BranchListing ListingOf(const StepRow& row, const PageTable& table, int32_t page_size) {
-  return {*row.sequence->tree, table.kv_base, row.start, EndOf(row), page_size};
+BranchListing ListingOf(const StepRow& row, size_t group, int32_t page_size) {
+  return {*row.sequence->tree, row.sequence->lease().tables[group].kv_base, row.start, EndOf(row), page_size};
 }
 
 bool StartsInFlight(const StepRow& row) {
@@ -69,89 +105,98 @@ bool StartsInFlight(const StepRow& row) {
 }
 
 // No more than the plan needs.
-Room RoomOf(const StepPlan& plan) {
-  return {.rows = std::ssize(plan.rows),
-          .tokens = plan.tokens,
-          .copies = std::ssize(plan.copies),
-          .in_flight = std::count_if(plan.rows.begin(), plan.rows.end(), StartsInFlight),
-          .sinks = BatchBuilder::HasSinks(plan),
-          .masks = std::any_of(plan.rows.begin(), plan.rows.end(), IsMasked)};
+Room RoomOf(const StepPlan& plan, const KvLayout& layout) {
+  Room room = {.rows = std::ssize(plan.rows),
+               .tokens = plan.tokens,
+               .copies = std::ssize(plan.copies),
+               .in_flight = std::count_if(plan.rows.begin(), plan.rows.end(), StartsInFlight),
+               .sinks = BatchBuilder::HasSinks(plan)};
+  for (const StepRow& row : plan.rows) {
+    if (!IsMasked(row)) continue;
+    room.masks = true;
+    for (size_t g = 0; g < layout.groups.size(); ++g) {
+      const BranchListing listing = ListingOf(row, g, layout.format.page_size);
+      room.mask_bytes[g] += listing.mask_bytes();
+      room.mask_pages[g] += listing.pages();
+    }
+  }
+  return room;
+}
+
+// Behind what a plan has written: padding.
+template <typename T>
+void Pad(const PackedArray<T>& array, int64_t from, int64_t to, T value = 0) {
+  std::fill(array.host + from, array.host + to, value);
+}
+
+// Calls visit(row, position, index of the token in the step), for all tokens; returns how many there are.
+template <typename Visit>
+int64_t ForEachToken(const StepPlan& plan, const Visit& visit) {
+  int64_t token = 0;
+  for (const StepRow& row : plan.rows) {
+    for (int64_t position = row.start; position < EndOf(row); ++position, ++token)
+      visit(row, position, token);
+  }
+  return token;
+}
+
+// Where the query of a place stands (CandidateTree).
+int64_t StandsAt(const Sequence& sequence, int64_t place) {
+  return sequence.tree == nullptr ? place : sequence.tree->PositionOf(place);
 }
 
 // Rows and tokens beyond the plan's are padding: no sequence has the tokens, and nothing is written for them.
-// Returns where the device has the token ids.
-int32_t* PackTokens(const StepPlan& plan, const Room& room, PackedBlock& block, ForwardBatch& batch) {
-  const PackedArray<int32_t> token_ids = block.Take<int32_t>(room.tokens);
-  const PackedArray<int32_t> positions = block.Take<int32_t>(room.tokens);
-  const PackedArray<int32_t> qo_indptr = block.Take<int32_t>(room.rows + 1);
-  int32_t token = 0;
+void PackTokens(const StepPlan& plan, const Room& room, const Parts& parts, ForwardBatch& batch) {
+  int32_t begin = 0;
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
     const int64_t known = static_cast<int64_t>(row.sequence->tokens.size()) + (StartsInFlight(row) ? 1 : 0);
     TM_CHECK(EndOf(row) <= known, "request %s: position %lld is planned before its token is known",
              row.sequence->request->id.c_str(), static_cast<long long>(EndOf(row) - 1));
-    qo_indptr.host[r] = token;
-    for (int64_t position = row.start; position < EndOf(row); ++position, ++token) {
-      token_ids.host[token] = StartsInFlight(row) ? 0 : row.sequence->tokens[static_cast<size_t>(position)];
-      const CandidateTree* tree = row.sequence->tree;
-      positions.host[token] = static_cast<int32_t>(tree == nullptr ? position : tree->PositionOf(position));
-    }
+    parts.qo_indptr.host[r] = begin;
+    begin += row.count;
   }
-  std::fill(qo_indptr.host + plan.rows.size(), qo_indptr.host + room.rows + 1, token);
-  std::fill(token_ids.host + token, token_ids.host + room.tokens, 0);
-  std::fill(positions.host + token, positions.host + room.tokens, 0);
+  const int64_t tokens = ForEachToken(plan, [&](const StepRow& row, int64_t position, int64_t token) {
+    const SequenceTokens& known = row.sequence->tokens;
+    parts.token_ids.host[token] = StartsInFlight(row) ? 0 : known[static_cast<size_t>(position)];
+    parts.positions.host[token] = static_cast<int32_t>(StandsAt(*row.sequence, position));
+  });
+  Pad(parts.qo_indptr, std::ssize(plan.rows), room.rows + 1, begin);
+  Pad(parts.token_ids, tokens, room.tokens);
+  Pad(parts.positions, tokens, room.tokens);
   batch.sequences = static_cast<int32_t>(room.rows);
   batch.tokens = static_cast<int32_t>(room.tokens);
-  batch.token_ids = token_ids.device;
-  batch.positions = positions.device;
-  batch.qo_indptr = qo_indptr.device;
-  return token_ids.device;
+  batch.token_ids = parts.token_ids.device;
+  batch.positions = parts.positions.device;
+  batch.qo_indptr = parts.qo_indptr.device;
 }
 
 // One layer group's page tables. Rows with masks have none of their own yet: PackMasks.
-struct GroupArrays {
-  PackedArray<int32_t> first_entry, page_mask, kv_base, kv_end;
-  PackedArray<int64_t> slots;
-
-  PageTableView View(const int32_t* page_indices) const {
-    return {.page_indices = page_indices,
-            .first_entry = first_entry.device,
-            .page_mask = page_mask.device,
-            .kv_base = kv_base.device,
-            .kv_end = kv_end.device,
-            .slots = slots.device};
-  }
-};
-
-GroupArrays PackGroup(const StepPlan& plan, size_t group, int32_t page_size, const SlotTables& tables,
-                      const Room& room, PackedBlock& block) {
-  const GroupArrays packed = {
-      .first_entry = block.Take<int32_t>(room.rows),
-      .page_mask = block.Take<int32_t>(room.rows),
-      .kv_base = block.Take<int32_t>(room.rows),
-      .kv_end = block.Take<int32_t>(room.rows),
-      .slots = block.Take<int64_t>(room.tokens),
-  };
-  int64_t token = 0;
+PageTableView PackGroup(const StepPlan& plan, size_t g, int32_t page_size, const SlotTables& tables,
+                        const Room& room, const GroupParts& group) {
+  const int64_t tokens = ForEachToken(plan, [&](const StepRow& row, int64_t position, int64_t token) {
+    const PageTable& table = row.sequence->lease().tables[g];
+    const PageId page = table.pages[static_cast<size_t>(PageOf(position, table.kv_base, page_size))];
+    group.slots.host[token] = SlotOf(page, position, page_size);
+  });
+  Pad<int64_t>(group.slots, tokens, room.tokens, -1);
   for (size_t r = 0; r < plan.rows.size(); ++r) {
-    const StepRow& row = plan.rows[r];
-    const PageTable& table = row.sequence->lease().tables[group];
-    packed.first_entry.host[r] = tables.FirstEntry(group, row.sequence->slot());
-    packed.page_mask.host[r] = tables.PageMask(group);
-    packed.kv_base.host[r] = static_cast<int32_t>(table.kv_base);
-    packed.kv_end.host[r] = static_cast<int32_t>(EndOf(row));
-    for (int64_t position = row.start; position < EndOf(row); ++position, ++token) {
-      const PageId page = table.pages[static_cast<size_t>(PageOf(position, table.kv_base, page_size))];
-      packed.slots.host[token] = SlotOf(page, position, page_size);
-    }
+    const Sequence& sequence = *plan.rows[r].sequence;
+    group.first_entry.host[r] = tables.FirstEntry(g, sequence.slot());
+    group.page_mask.host[r] = tables.PageMask(g);
+    group.kv_base.host[r] = static_cast<int32_t>(sequence.lease().tables[g].kv_base);
+    group.kv_end.host[r] = static_cast<int32_t>(EndOf(plan.rows[r]));
+    if (room.sinks) group.sink_entry.host[r] = tables.SinkEntry(g, sequence.slot());
   }
-  const auto rows = std::ssize(plan.rows);
-  for (const PackedArray<int32_t>& array :
-       {packed.first_entry, packed.page_mask, packed.kv_base, packed.kv_end}) {
-    std::fill(array.host + rows, array.host + room.rows, 0);
-  }
-  std::fill(packed.slots.host + token, packed.slots.host + room.tokens, -1);
-  return packed;
+  for (const auto* array : {&group.first_entry, &group.page_mask, &group.kv_base, &group.kv_end})
+    Pad(*array, std::ssize(plan.rows), room.rows);
+  if (room.sinks) Pad(group.sink_entry, std::ssize(plan.rows), room.rows);
+  return {.first_entry = group.first_entry.device,
+          .page_mask = group.page_mask.device,
+          .kv_base = group.kv_base.device,
+          .kv_end = group.kv_end.device,
+          .sink_entry = group.sink_entry.device,
+          .slots = group.slots.device};
 }
 
 // PageTableView::listed_pages: plain rows stand in front.
@@ -164,76 +209,51 @@ int64_t ListedPages(const StepPlan& plan, size_t group, int32_t page_size) {
 }
 
 // Of every row of the step, where one of them sees sinks. Padding sees none.
-SinkRows PackSinks(const StepPlan& plan, const SlotTables& tables, const Room& room, PackedBlock& block,
-                   std::vector<PageTableView>* groups) {
-  const PackedArray<int32_t> len = block.Take<int32_t>(room.tokens);
-  const PackedArray<int32_t> left = block.Take<int32_t>(room.tokens);
-  const PackedArray<int32_t> positions = block.Take<int32_t>(room.tokens);
-  const PackedArray<int32_t> limits = block.Take<int32_t>(room.tokens);
-  int64_t token = 0;
-  for (const StepRow& row : plan.rows) {
-    for (int64_t position = row.start; position < EndOf(row); ++position, ++token) {
-      const RowView view = SeenAt(row.sequence->lease(), position);
-      len.host[token] = static_cast<int32_t>(view.sink_len);
-      left.host[token] = static_cast<int32_t>(view.left);
-      // Also where its query stands among the tokens held, whatever it sees: a model may scale by that.
-      const CandidateTree* tree = row.sequence->tree;
-      positions.host[token] =
-          static_cast<int32_t>(tree == nullptr ? view.sink_position : tree->PositionOf(position));
-      limits.host[token] = static_cast<int32_t>(view.sink_limit);
-    }
-  }
-  for (const PackedArray<int32_t>& array : {len, left, positions, limits}) {
-    std::fill(array.host + token, array.host + room.tokens, 0);
-  }
-  for (size_t g = 0; g < groups->size(); ++g) {
-    const PackedArray<int32_t> sink_entry = block.Take<int32_t>(room.rows);
-    for (size_t r = 0; r < plan.rows.size(); ++r) {
-      sink_entry.host[r] = tables.SinkEntry(g, plan.rows[r].sequence->slot());
-    }
-    std::fill(sink_entry.host + plan.rows.size(), sink_entry.host + room.rows, 0);
-    (*groups)[g].sink_entry = sink_entry.device;
-  }
-  return {.len = len.device, .left = left.device, .positions = positions.device, .limits = limits.device};
+SinkRows PackSinks(const StepPlan& plan, const Room& room, const Parts& parts) {
+  const int64_t tokens = ForEachToken(plan, [&](const StepRow& row, int64_t position, int64_t token) {
+    const RowView view = SeenAt(row.sequence->lease(), position);
+    const bool is_tree = row.sequence->tree != nullptr;
+    parts.sink_len.host[token] = static_cast<int32_t>(view.sink_len);
+    parts.sink_left.host[token] = static_cast<int32_t>(view.left);
+    // Also where its query stands among the tokens held, whatever it sees: a model may scale by that.
+    parts.sink_positions.host[token] =
+        static_cast<int32_t>(is_tree ? StandsAt(*row.sequence, position) : view.sink_position);
+    parts.sink_limits.host[token] = static_cast<int32_t>(view.sink_limit);
+  });
+  for (const auto* array : {&parts.sink_len, &parts.sink_left, &parts.sink_positions, &parts.sink_limits})
+    Pad(*array, tokens, room.tokens);
+  return {.len = parts.sink_len.device,
+          .left = parts.sink_left.device,
+          .positions = parts.sink_positions.device,
+          .limits = parts.sink_limits.device};
 }
 
 // Of one group: none for rows whose windows decide. Rows with masks get the pages that these are of, listed
 // in the block.
-AttentionMaskView PackMasks(const StepPlan& plan, size_t group, const KvLayout& layout,
-                            const int32_t* page_indices, const GroupArrays& arrays, PackedBlock& block) {
+AttentionMaskView PackMasks(const StepPlan& plan, size_t g, const KvLayout& layout,
+                            const int32_t* page_indices, const GroupParts& group) {
   const int32_t page_size = layout.format.page_size;
-  const auto rows = std::ssize(plan.rows);
-  const PackedArray<int32_t> indptr = block.Take<int32_t>(rows + 1);
-  const auto listing_of = [&](const StepRow& row) {
-    return ListingOf(row, row.sequence->lease().tables[group], page_size);
-  };
   int64_t bytes = 0, pages = 0;
-  for (int64_t r = 0; r < rows; ++r) {
-    const StepRow& row = plan.rows[static_cast<size_t>(r)];
-    indptr.host[r] = static_cast<int32_t>(bytes);
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const StepRow& row = plan.rows[r];
+    group.mask_indptr.host[r] = static_cast<int32_t>(bytes);
     if (!IsMasked(row)) continue;
-    bytes += listing_of(row).mask_bytes();
-    pages += listing_of(row).pages();
+    const PageTable& table = row.sequence->lease().tables[g];
+    const BranchListing listing = ListingOf(row, g, page_size);
+    uint8_t* const bits = group.mask_bits.host + bytes;
+    std::fill_n(bits, listing.mask_bytes(), uint8_t{0});
+    listing.ShowKeys(layout.groups[g].window, bits);
+    listing.ListPages(table, group.mask_pages.host + pages);
+    const int64_t first =
+        group.mask_pages.device - page_indices + pages - PageOf(table.kv_base, 0, page_size);
+    group.first_entry.host[r] = static_cast<int32_t>(first);
+    group.page_mask.host[r] = -1;
+    group.kv_end.host[r] = static_cast<int32_t>(table.kv_base + listing.keys());
+    bytes += listing.mask_bytes();
+    pages += listing.pages();
   }
-  indptr.host[rows] = static_cast<int32_t>(bytes);
-  const PackedArray<uint8_t> bits = block.Take<uint8_t>(bytes);
-  const PackedArray<int32_t> listed = block.Take<int32_t>(pages);
-  std::fill_n(bits.host, bytes, uint8_t{0});
-  int64_t entry = 0;
-  for (int64_t r = 0; r < rows; ++r) {
-    const StepRow& row = plan.rows[static_cast<size_t>(r)];
-    if (!IsMasked(row)) continue;
-    const PageTable& table = row.sequence->lease().tables[group];
-    const BranchListing listing = listing_of(row);
-    listing.ShowKeys(layout.groups[group].window, bits.host + indptr.host[r]);
-    listing.ListPages(table, listed.host + entry);
-    const int64_t first = listed.device - page_indices + entry - PageOf(table.kv_base, 0, page_size);
-    arrays.first_entry.host[r] = static_cast<int32_t>(first);
-    arrays.page_mask.host[r] = -1;
-    arrays.kv_end.host[r] = static_cast<int32_t>(table.kv_base + listing.keys());
-    entry += listing.pages();
-  }
-  return {.bits = bits.device, .indptr = indptr.device};
+  group.mask_indptr.host[plan.rows.size()] = static_cast<int32_t>(bytes);
+  return {.bits = group.mask_bits.device, .indptr = group.mask_indptr.device};
 }
 
 // Those in front of the first that is not.
@@ -247,47 +267,31 @@ AttentionPlain CountPlain(const StepPlan& plan) {
 }
 
 // The same for the device to read.
-AttentionPlain PackPlain(const StepPlan& plan, const Room& room, PackedBlock& block) {
+AttentionPlain PackPlain(const StepPlan& plan, const Room& room, const Parts& parts) {
   const AttentionPlain plain = CountPlain(plan);
-  const PackedArray<int32_t> qo_indptr = block.Take<int32_t>(room.rows + 1);
-  const PackedArray<int32_t> others = block.Take<int32_t>(room.rows + 1);
-  int32_t token = 0;
   for (int64_t r = 0; r <= room.rows; ++r) {
-    qo_indptr.host[r] = std::min(token, plain.tokens);
-    others.host[r] = std::max(token, plain.tokens);
-    if (r < std::ssize(plan.rows)) token += plan.rows[static_cast<size_t>(r)].count;
+    const int32_t token = parts.qo_indptr.host[r];
+    parts.plain_qo_indptr.host[r] = std::min(token, plain.tokens);
+    parts.others_qo_indptr.host[r] = std::max(token, plain.tokens);
   }
-  return {.qo_indptr = qo_indptr.device, .others_qo_indptr = others.device};
+  return {.qo_indptr = parts.plain_qo_indptr.device, .others_qo_indptr = parts.others_qo_indptr.device};
 }
 
-void PackCopies(const StepPlan& plan, const Room& room, PackedBlock& block, PackedBatch& packed) {
-  packed.copy_count = static_cast<int32_t>(plan.copies.size());
-  const PackedArray<int32_t> pairs = block.Take<int32_t>(2 * room.copies);
-  for (int32_t i = 0; i < packed.copy_count; ++i) {
-    pairs.host[2 * i] = plan.copies[static_cast<size_t>(i)].from;
-    pairs.host[2 * i + 1] = plan.copies[static_cast<size_t>(i)].to;
-  }
-  packed.copy_pairs = pairs.device;
-}
-
-AdvanceParams PackAdvance(const StepPlan& plan, std::span<const int32_t> records_in_flight, const Room& room,
-                          PackedBlock& block, int32_t* token_ids) {
-  const PackedArray<int32_t> pairs = block.Take<int32_t>(2 * room.in_flight);
-  int32_t count = 0;
-  int32_t token = 0;
+AdvanceParams PackAdvance(const StepPlan& plan, std::span<const int32_t> records_in_flight,
+                          const Parts& parts) {
+  int32_t* pair = parts.in_flight.host;
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
-    if (StartsInFlight(row)) {
-      TM_CHECK(r < records_in_flight.size() && records_in_flight[r] >= 0,
-               "request %s: the token at %lld is in flight in no step", row.sequence->request->id.c_str(),
-               static_cast<long long>(row.start));
-      pairs.host[2 * count] = records_in_flight[r];
-      pairs.host[2 * count + 1] = token;
-      ++count;
-    }
-    token += row.count;
+    if (!StartsInFlight(row)) continue;
+    TM_CHECK(r < records_in_flight.size() && records_in_flight[r] >= 0,
+             "request %s: the token at %lld is in flight in no step", row.sequence->request->id.c_str(),
+             static_cast<long long>(row.start));
+    *pair++ = records_in_flight[r];
+    *pair++ = parts.qo_indptr.host[r];
   }
-  return {.pairs = pairs.device, .count = count, .token_ids = token_ids};
+  return {.pairs = parts.in_flight.device,
+          .count = static_cast<int32_t>((pair - parts.in_flight.host) / 2),
+          .token_ids = parts.token_ids.device};
 }
 
 }  // namespace
@@ -299,9 +303,7 @@ bool BatchBuilder::HasSinks(const StepPlan& plan) {
 BatchBuilder::BatchBuilder(const KvLayout& layout, const EngineLimits& limits, int64_t context)
     : layout_(layout),
       max_changes_(MaxTableChanges(layout, limits, context)),
-      max_bytes_(BytesOf(LargestRoom(layout, limits, max_changes_), std::ssize(layout.groups)) +
-                 MaxTreeBytes(layout, context) +
-                 std::ssize(layout.groups) * PackedBlock::Bytes<int32_t>(limits.max_sequences + 1)),
+      max_bytes_(MaxBytes(layout, limits, max_changes_, context)),
       tables_(layout, limits, context),
       groups_(layout.groups.size()) {}
 
@@ -316,67 +318,57 @@ Status BatchBuilder::CheckSize() const {
 }
 
 PackedBatch BatchBuilder::Build(const StepPlan& plan, std::span<const int32_t> records_in_flight,
-                                std::byte* host, std::byte* device) {
-  return Pack(plan, records_in_flight, RoomOf(plan), host, device);
-}
-
-PackedBatch BatchBuilder::BuildPadded(const StepPlan& plan, std::span<const int32_t> records_in_flight,
-                                      const RecordedShape& shape, std::byte* host, std::byte* device) {
-  Room room = RoomOf(plan);
-  TM_CHECK(room.rows <= shape.rows && room.tokens <= shape.rows && room.sinks <= shape.sinks && !room.masks,
-           "%lld rows padded to %d, or rows that see sinks or have masks", static_cast<long long>(room.rows),
-           shape.rows);
-  room.rows = room.tokens = shape.rows;
-  room.sinks = shape.sinks;
-  room.padded = true;
-  return Pack(plan, records_in_flight, room, host, device);
-}
-
-PackedBatch BatchBuilder::Pack(const StepPlan& plan, std::span<const int32_t> records_in_flight,
-                               const Room& room, std::byte* host, std::byte* device) {
-  PackedBlock block(host, device + table_bytes(), max_bytes_);
-  auto* const page_indices = reinterpret_cast<int32_t*>(device);
-  PackedBatch packed;
-  int32_t* token_ids = PackTokens(plan, room, block, packed.forward);
-  std::array<GroupArrays, kMaxKvGroups> arrays;
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    arrays[g] = PackGroup(plan, g, layout_.format.page_size, tables_, room, block);
-    groups_[g] = arrays[g].View(page_indices);
-    // What a recorded step lists is known when it is replayed.
-    if (!room.padded) groups_[g].listed_pages = ListedPages(plan, g, layout_.format.page_size);
-  }
-  packed.forward.groups = groups_.data();
-  if (room.sinks) packed.forward.sinks = PackSinks(plan, tables_, room, block, &groups_);
-  if (room.sinks || room.masks) {
-    packed.forward.plain = room.padded ? PackPlain(plan, room, block) : CountPlain(plan);
-  }
-  PackCopies(plan, room, block, packed);
-  packed.advance = PackAdvance(plan, records_in_flight, room, block, token_ids);
-  if (room.masks) {
-    masks_.clear();
-    for (size_t g = 0; g < groups_.size(); ++g) {
-      masks_.push_back(PackMasks(plan, g, layout_, page_indices, arrays[g], block));
-    }
-    packed.forward.masks = masks_.data();
-  }
-  PackTableChanges(plan, page_indices, block, packed);
-  packed.bytes = block.bytes();
-  return packed;
-}
-
-void BatchBuilder::PackTableChanges(const StepPlan& plan, int32_t* page_indices, PackedBlock& block,
-                                    PackedBatch& packed) {
+                                std::byte* host, std::byte* device, const RecordedShape* shape) {
   changes_.clear();
   for (const StepRow& row : plan.rows) {
     if (!IsMasked(row)) tables_.Update(row, &changes_);
   }
-  const std::span<const int32_t> all(changes_);
-  const size_t early = all.size() - std::min(all.size(), static_cast<size_t>(2 * max_changes_));
-  packed.early_changes = all.first(early);
-  const PackedArray<int32_t> pairs = block.Take<int32_t>(static_cast<int64_t>(all.size() - early));
-  std::copy(all.begin() + static_cast<std::ptrdiff_t>(early), all.end(), pairs.host);
-  packed.table_changes = {
-      .pairs = pairs.device, .count = static_cast<int32_t>((all.size() - early) / 2), .out = page_indices};
+  Room room = RoomOf(plan, layout_);
+  room.table_changes = std::min(std::ssize(changes_) / 2, max_changes_);
+  if (shape != nullptr) {
+    TM_CHECK(
+        room.rows <= shape->rows && room.tokens <= shape->rows && room.sinks <= shape->sinks && !room.masks,
+        "%lld rows padded to %d, or rows that see sinks or have masks", static_cast<long long>(room.rows),
+        shape->rows);
+    room.rows = room.tokens = shape->rows;
+    room.sinks = shape->sinks;
+    room.padded = true;
+  }
+  PackedBlock block(host, device + table_bytes(), max_bytes_);
+  const Parts parts = Lay(room, groups_.size(), block);
+  auto* const page_indices = reinterpret_cast<int32_t*>(device);
+  PackedBatch packed;
+  packed.bytes = block.bytes();
+  PackTokens(plan, room, parts, packed.forward);
+  packed.advance = PackAdvance(plan, records_in_flight, parts);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    groups_[g] = PackGroup(plan, g, layout_.format.page_size, tables_, room, parts.groups[g]);
+    groups_[g].page_indices = page_indices;
+    // What a recorded step lists is known when it is replayed.
+    if (!room.padded) groups_[g].listed_pages = ListedPages(plan, g, layout_.format.page_size);
+    if (room.masks) masks_[g] = PackMasks(plan, g, layout_, page_indices, parts.groups[g]);
+  }
+  packed.forward.groups = groups_.data();
+  if (room.masks) packed.forward.masks = masks_.data();
+  if (room.sinks) packed.forward.sinks = PackSinks(plan, room, parts);
+  if (room.sinks || room.masks) {
+    packed.forward.plain = room.padded ? PackPlain(plan, room, parts) : CountPlain(plan);
+  }
+  packed.copy_count = static_cast<int32_t>(plan.copies.size());
+  packed.copy_pairs = parts.copies.device;
+  int32_t* pair = parts.copies.host;
+  for (const PageCopy& copy : plan.copies) {
+    *pair++ = copy.from;
+    *pair++ = copy.to;
+  }
+  // The last of them, as many as have room.
+  const auto early = changes_.size() - static_cast<size_t>(2 * room.table_changes);
+  packed.early_changes = std::span(changes_).first(early);
+  std::copy(changes_.begin() + static_cast<std::ptrdiff_t>(early), changes_.end(), parts.table_changes.host);
+  packed.table_changes = {.pairs = parts.table_changes.device,
+                          .count = static_cast<int32_t>(room.table_changes),
+                          .out = page_indices};
+  return packed;
 }
 
 }  // namespace tramontane

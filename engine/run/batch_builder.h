@@ -7,10 +7,12 @@
 //            | what rows see of sinks, and which see none
 //            | page copies | tokens in flight | masks and the pages that they are of | changes of the tables
 //
-// Each part starts at a multiple of 64 bytes. Its room is what the step needs; padded, those of the first two
-// lines have room for so many rows, and lie where they lay the last time, as a recorded step requires.
+// Each part starts at a multiple of 64 bytes. Its room is what the step needs; for a recorded step, those of
+// the first two lines have room for so many rows, and lie where they lay the last time. The largest block is
+// measured by the function that lays out each.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -61,31 +63,24 @@ class BatchBuilder {
   // `host` has max_bytes(). The tables are those of all calls with this device memory.
   // A row whose token was sampled by the step before and is not known yet (start == tokens.size()) takes it
   // from records_in_flight[row], a record of that step. Where every token is known the list may be empty.
-  PackedBatch Build(const StepPlan& plan, std::span<const int32_t> records_in_flight, std::byte* host,
-                    std::byte* device);
-  // The same for a decode step of at most shape.rows rows, with room for as many. The rest is padding: no
-  // token of it is attended, and no key is written. REQUIRES: no row has a mask, or sees sinks that the shape
+  // `shape`: for a decode step of at most so many rows, with room for as many. The rest is padding: no token
+  // of it is attended, and no key is written. REQUIRES: no row has a mask then, or sees sinks that the shape
   // has no room for.
-  PackedBatch BuildPadded(const StepPlan& plan, std::span<const int32_t> records_in_flight,
-                          const RecordedShape& shape, std::byte* host, std::byte* device);
+  PackedBatch Build(const StepPlan& plan, std::span<const int32_t> records_in_flight, std::byte* host,
+                    std::byte* device, const RecordedShape* shape = nullptr);
 
   // Whether a row of the plan sees other positions than its layers' windows say.
   static bool HasSinks(const StepPlan& plan);
 
-  struct Room;
-
  private:
-  PackedBatch Pack(const StepPlan& plan, std::span<const int32_t> records_in_flight, const Room& room,
-                   std::byte* host, std::byte* device);
-  void PackTableChanges(const StepPlan& plan, int32_t* page_indices, PackedBlock& block, PackedBatch& packed);
-
   const KvLayout layout_;
   const int64_t max_changes_;  // of tables, that a block has place for
   const int64_t max_bytes_;
   SlotTables tables_;
-  std::vector<int32_t> changes_;          // of the last Build
-  std::vector<PageTableView> groups_;     // [groups] of the last Build
-  std::vector<AttentionMaskView> masks_;  // [groups] likewise, where some row has one
+  // Of the last Build; [groups].
+  std::vector<int32_t> changes_;  // of the tables: (entry, page)
+  std::vector<PageTableView> groups_;
+  std::array<AttentionMaskView, kMaxKvGroups> masks_;  // where some row has one
 };
 
 }  // namespace tramontane

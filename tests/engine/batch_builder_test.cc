@@ -117,7 +117,7 @@ class Device {
     return Copy(builder_.Build(plan, records, host_.data(), memory_.data()));
   }
   PackedBatch BuildPadded(const StepPlan& plan, const RecordedShape& shape) {
-    return Copy(builder_.BuildPadded(plan, {}, shape, host_.data(), memory_.data()));
+    return Copy(builder_.Build(plan, {}, host_.data(), memory_.data(), &shape));
   }
 
  private:

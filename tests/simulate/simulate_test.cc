@@ -143,7 +143,7 @@ TEST(SimulateTest, APromptOfSeveralChunksIsBoundByItsProducts) {
   StepPlan plan;
   Sequence sequence;
   plan.lane = Lane::kPrefill;
-  plan.rows = {{.sequence = &sequence, .start = 0, .count = 512, .ask = {}}};
+  plan.rows = {{.sequence = &sequence, .start = 0, .count = 512}};
   plan.tokens = 512;
   plan.attended_keys = 2 * (512 * 513 / 2);
   // Attention: 262,656 * 256 operations, 672.4 us.
