@@ -29,40 +29,14 @@ int64_t MaxLogitRows(const EngineLimits& limits) {
   return int64_t{limits.max_sequences} + limits.max_step_tokens;
 }
 
-// A round's inputs. What slots get whole comes behind them.
-struct RoundParts {
-  PackedArray<int32_t> hidden_rows;
-  PackedArray<SamplingRow> rows;
-  PackedArray<int32_t> changes;      // (index, value) of each word of an entry of AdjustTables
-  PackedArray<LogitAdjust> adjusts;  // of rows without room
-};
-RoundParts LayRound(int64_t rows, int64_t entries, int64_t adjusts, PackedBlock& block) {
-  return {block.Take<int32_t>(rows), block.Take<SamplingRow>(rows),
-          block.Take<int32_t>(entries * 2 * kAdjustWords), block.Take<LogitAdjust>(adjusts)};
-}
-
-struct RecordParts {
-  PackedArray<SampleRecord> records;
-  PackedArray<TokenLogprob> top;
-};
-RecordParts LayRecords(int64_t rows, PackedBlock& block) {
-  return {block.Take<SampleRecord>(rows), block.Take<TokenLogprob>(rows * kMaxTopLogprobs)};
-}
-
-int64_t InputBytes(const EngineLimits& limits, int32_t vocab_size) {
-  PackedBlock measured;
-  LayRound(MaxLogitRows(limits), limits.max_sequences, MaxAdjusts(limits, vocab_size), measured);
-  return measured.bytes();
-}
-
 int64_t MaskBytes(const EngineLimits& limits, int32_t vocab_size) {
   return PackedBlock::Bytes<uint32_t>(limits.max_sequences * static_cast<int64_t>(MaskWords(vocab_size)));
 }
 
+// Where the top logprobs of so many rows begin behind their records, and end.
+int64_t TopOffset(int64_t rows) { return PackedBlock::Bytes<SampleRecord>(rows); }
 int64_t RecordBytes(int64_t rows) {
-  PackedBlock measured;
-  LayRecords(rows, measured);
-  return measured.bytes();
+  return TopOffset(rows) + PackedBlock::Bytes<TokenLogprob>(rows * kMaxTopLogprobs);
 }
 
 // (index, value) of each word of an entry. Returns where the next may be listed.
@@ -77,6 +51,33 @@ int32_t* ListEntry(int64_t entry, const LogitAdjust& adjust, int32_t* pairs) {
 }
 
 }  // namespace
+
+// A round's inputs while they are packed: LayRound says what they are, to whoever measures and to whoever
+// packs.
+struct SamplingPass::Inputs {
+  PackedArray<int32_t> hidden_rows;
+  PackedArray<SamplingRow> rows;
+  PackedArray<int32_t> changes;      // (index, value) of each word of an entry of AdjustTables
+  PackedArray<LogitAdjust> adjusts;  // of rows without room
+  PackedBlock block;                 // behind these: what slots get whole
+  int64_t bytes = block.bytes();
+  int32_t* change = changes.host;  // the next one; likewise
+  LogitAdjust* adjust = adjusts.host;
+  int64_t masks = 0;
+};
+
+SamplingPass::Inputs SamplingPass::LayRound(int64_t rows, int64_t entries, int64_t adjusts,
+                                            PackedBlock block) {
+  return {.hidden_rows = block.Take<int32_t>(rows),
+          .rows = block.Take<SamplingRow>(rows),
+          .changes = block.Take<int32_t>(entries * 2 * kAdjustWords),
+          .adjusts = block.Take<LogitAdjust>(adjusts),
+          .block = block};
+}
+
+int64_t SamplingPass::InputBytes(const EngineLimits& limits, int32_t vocab_size) {
+  return LayRound(MaxLogitRows(limits), limits.max_sequences, MaxAdjusts(limits, vocab_size), {}).bytes;
+}
 
 // ---- the rows -----------------------------------------------------------------------------------
 
@@ -102,16 +103,13 @@ void LogitRows::List(const StepPlan& plan) {
 
 void LogitRows::FillDraws(const SampleInputs& inputs) {
   size_t draws = 0;
-  wants_top = false;
   for (LogitRow& row : rows) {
-    if (row.kind == Want::Kind::kDraw) {
-      const size_t draw = draws++;
-      TM_CHECK(draw < inputs.choices.size(), "%zu choices for more draws", inputs.choices.size());
-      row.sampling = inputs.choices[draw].row;
-      row.history = inputs.choices[draw].history;
-      row.mask = inputs.choices[draw].mask;
-    }
-    wants_top = wants_top || row.sampling.top_logprobs > 0;
+    if (row.kind != Want::Kind::kDraw) continue;
+    TM_CHECK(draws < inputs.choices.size(), "%zu choices for more draws", draws);
+    const ChoiceSampling& choice = inputs.choices[draws++];
+    row.sampling = choice.row;
+    row.history = choice.history;
+    row.mask = choice.mask;
   }
   TM_CHECK(draws == inputs.choices.size(), "%zu choices for %zu draws", inputs.choices.size(), draws);
 }
@@ -135,7 +133,7 @@ SamplingPass::SamplingPass(Backend& backend, Model& model, const EngineLimits& l
       limits_(limits),
       vocab_size_(model.config().vocab_size),
       adjust_tables_(limits, vocab_size_),
-      drawn_slots_(static_cast<size_t>(limits.max_sequences)) {}
+      first_draws_(static_cast<size_t>(limits.max_sequences)) {}
 
 Status SamplingPass::Allocate() {
   const int64_t inputs = InputBytes(limits_, vocab_size_), masks = MaskBytes(limits_, vocab_size_);
@@ -198,15 +196,6 @@ size_t SamplingPass::RoundEnd(const LogitRows& step, size_t begin) const {
   return end;
 }
 
-// A round that is being packed, and where its next change, entry and mask go.
-struct SamplingPass::Packing {
-  PackedBlock block;
-  RoundParts parts;
-  int32_t* change = parts.changes.host;
-  LogitAdjust* adjust = parts.adjusts.host;
-  int64_t masks = 0;
-};
-
 // Writes the rows [begin, end) and queues their upload.
 StatusOr<SamplingPass::Round> SamplingPass::PackRound(LogitRows& step, size_t begin, size_t end) {
   using Change = AdjustTables::Change;
@@ -221,78 +210,66 @@ StatusOr<SamplingPass::Round> SamplingPass::PackRound(LogitRows& step, size_t be
     if (row.change == Change::kOneEntry) ++entries;
     if (row.change == Change::kNoRoom) without_room += std::ssize(row.history->adjusts());
   }
-  PackedBlock block(inputs_.host(), inputs_.device() + adjust_tables_.bytes(),
-                    InputBytes(limits_, vocab_size_));
-  const RoundParts parts = LayRound(std::ssize(of_round), entries, without_room, block);
-  const int64_t packed_bytes = block.bytes();
-  Packing packing = {.block = block, .parts = parts};
+  Inputs inputs =
+      LayRound(std::ssize(of_round), entries, without_room,
+               {inputs_.host(), inputs_.device() + adjust_tables_.bytes(), InputBytes(limits_, vocab_size_)});
   const auto mask_words = static_cast<int64_t>(MaskWords(model_.config().drawn_ids()));
-  auto* const masks = reinterpret_cast<uint32_t*>(masks_.host());
   for (size_t i = 0; i < of_round.size(); ++i) {
     const LogitRow& row = of_round[i];
-    SamplingRow& sampling = parts.rows.host[i];
-    parts.hidden_rows.host[i] = row.hidden_row;
+    SamplingRow& sampling = inputs.rows.host[i];
+    inputs.hidden_rows.host[i] = row.hidden_row;
     sampling = row.sampling;
-    if (row.history != nullptr) TM_RETURN_IF_ERROR(PackHistory(row, &sampling, packing));
+    if (row.history != nullptr) TM_RETURN_IF_ERROR(PackHistory(row, &sampling, inputs));
     if (row.mask.empty()) continue;
-    std::copy_n(row.mask.begin(), mask_words, masks + packing.masks * mask_words);
-    sampling.mask_row = static_cast<int32_t>(packing.masks++);
+    auto* const masks = reinterpret_cast<uint32_t*>(masks_.host());
+    std::copy_n(row.mask.begin(), mask_words, masks + inputs.masks * mask_words);
+    sampling.mask_row = static_cast<int32_t>(inputs.masks++);
   }
-  TM_RETURN_IF_ERROR(QueueUploads(packing, packed_bytes));
-  PackedBlock record_block(records_.host(), records_.device(), RecordBytes(MaxLogitRows(limits_)));
-  const RecordParts records = LayRecords(std::ssize(step.rows), record_block);
-  return Round{.hidden_rows = parts.hidden_rows.device,
-               .rows = parts.rows.device,
+  TM_RETURN_IF_ERROR(QueueUploads(inputs));
+  std::byte* const top = records_.device() + TopOffset(std::ssize(step.rows));
+  return Round{.hidden_rows = inputs.hidden_rows.device,
+               .rows = inputs.rows.device,
                .count = std::ssize(of_round),
-               .records = records.records.device + begin,
-               .top = records.top.device + begin * kMaxTopLogprobs};
+               .records = reinterpret_cast<SampleRecord*>(records_.device()) + begin,
+               .top = reinterpret_cast<TokenLogprob*>(top) + begin * kMaxTopLogprobs};
 }
 
 // Where a row finds the entries of its history; and what must go up for that.
-Status SamplingPass::PackHistory(const LogitRow& row, SamplingRow* sampling, Packing& packing) {
+Status SamplingPass::PackHistory(const LogitRow& row, SamplingRow* sampling, Inputs& inputs) {
+  using Change = AdjustTables::Change;
   const std::span<const LogitAdjust> all = row.history->adjusts();
   int32_t first = adjust_tables_.FirstEntry(row.sequence->slot());
-  switch (row.change) {
-    case AdjustTables::Change::kNone:
-      break;
-    case AdjustTables::Change::kOneEntry: {
-      const int32_t index = row.history->last_change();
-      packing.change = ListEntry(first + index, all[static_cast<size_t>(index)], packing.change);
-      break;
-    }
-    case AdjustTables::Change::kAll: {
-      if (all.empty()) break;
-      const PackedArray<LogitAdjust> staging = packing.block.Take<LogitAdjust>(std::ssize(all));
-      std::copy(all.begin(), all.end(), staging.host);
-      TM_RETURN_IF_ERROR(OpStatus(
-          backend_.Upload(DeviceAdjusts() + first, staging.host, static_cast<int64_t>(all.size_bytes())),
-          backend_, what_));
-      break;
-    }
-    case AdjustTables::Change::kNoRoom:
-      first = static_cast<int32_t>(packing.parts.adjusts.device - DeviceAdjusts() +
-                                   (packing.adjust - packing.parts.adjusts.host));
-      packing.adjust = std::copy(all.begin(), all.end(), packing.adjust);
-      break;
+  if (row.change == Change::kNoRoom) {
+    first =
+        static_cast<int32_t>(inputs.adjusts.device - DeviceAdjusts() + (inputs.adjust - inputs.adjusts.host));
+    inputs.adjust = std::copy(all.begin(), all.end(), inputs.adjust);
+  } else if (row.change == Change::kOneEntry) {
+    const int32_t index = row.history->last_change();
+    inputs.change = ListEntry(first + index, all[static_cast<size_t>(index)], inputs.change);
+  } else if (row.change == Change::kAll && !all.empty()) {
+    LogitAdjust* const staging = inputs.block.Take<LogitAdjust>(std::ssize(all)).host;
+    std::copy(all.begin(), all.end(), staging);
+    TM_RETURN_IF_ERROR(
+        OpStatus(backend_.Upload(DeviceAdjusts() + first, staging, static_cast<int64_t>(all.size_bytes())),
+                 backend_, what_));
   }
   sampling->adjust_begin = first;
   sampling->adjust_end = first + static_cast<int32_t>(all.size());
   return {};
 }
 
-Status SamplingPass::QueueUploads(const Packing& packing, int64_t packed_bytes) {
+Status SamplingPass::QueueUploads(const Inputs& inputs) {
   std::byte* const device = inputs_.device() + adjust_tables_.bytes();
-  TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(device, inputs_.host(), packed_bytes), backend_, what_));
-  const RoundParts& parts = packing.parts;
-  if (packing.change != parts.changes.host) {
-    const ScatterParams scatter = {.pairs = parts.changes.device,
-                                   .count = static_cast<int32_t>((packing.change - parts.changes.host) / 2),
+  TM_RETURN_IF_ERROR(OpStatus(backend_.Upload(device, inputs_.host(), inputs.bytes), backend_, what_));
+  if (inputs.change != inputs.changes.host) {
+    const ScatterParams scatter = {.pairs = inputs.changes.device,
+                                   .count = static_cast<int32_t>((inputs.change - inputs.changes.host) / 2),
                                    .out = reinterpret_cast<int32_t*>(DeviceAdjusts())};
     TM_RETURN_IF_ERROR(OpStatus(backend_.Scatter(scatter), backend_, what_));
   }
-  if (packing.masks == 0) return {};
+  if (inputs.masks == 0) return {};
   const int64_t mask_bytes =
-      packing.masks * MaskWords(model_.config().drawn_ids()) * static_cast<int64_t>(sizeof(uint32_t));
+      inputs.masks * MaskWords(model_.config().drawn_ids()) * static_cast<int64_t>(sizeof(uint32_t));
   return OpStatus(backend_.Upload(masks_.device(), masks_.host(), mask_bytes), backend_, what_);
 }
 
@@ -316,20 +293,22 @@ OpCode SamplingPass::SampleRound(const Round& round) {
 // ---- records ------------------------------------------------------------------------------------
 
 Status SamplingPass::QueueDownload(const LogitRows& step) {
-  const auto rows = std::ssize(step.rows);
-  if (rows == 0) return {};
-  const int64_t bytes = step.wants_top ? RecordBytes(rows) : PackedBlock::Bytes<SampleRecord>(rows);
+  if (step.rows.empty()) return {};
+  const bool wants_top = std::any_of(step.rows.begin(), step.rows.end(),
+                                     [](const LogitRow& row) { return row.sampling.top_logprobs > 0; });
+  const int64_t bytes = wants_top ? RecordBytes(std::ssize(step.rows)) : TopOffset(std::ssize(step.rows));
   return OpStatus(backend_.Download(records_.host(), records_.device(), bytes), backend_, what_);
 }
 
 StepResult SamplingPass::ResultOf(const LogitRows& step) const {
-  PackedBlock block(records_.host(), records_.device(), RecordBytes(MaxLogitRows(limits_)));
-  const RecordParts parts = LayRecords(std::ssize(step.rows), block);
+  const auto* const records = reinterpret_cast<const SampleRecord*>(records_.host());
+  const auto* const tops =
+      reinterpret_cast<const TokenLogprob*>(records_.host() + TopOffset(std::ssize(step.rows)));
   const int32_t drawn_ids = model_.config().drawn_ids();
   StepResult step_result;
   step_result.wants.reserve(step.wants);
   for (size_t i = 0; i < step.wants; ++i) {
-    const SampleRecord& record = parts.records.host[i];
+    const SampleRecord& record = records[i];
     WantResult& result = step_result.wants.emplace_back();
     result.kind = step.rows[i].kind;
     if (record.failed != 0) continue;
@@ -340,25 +319,23 @@ StepResult SamplingPass::ResultOf(const LogitRows& step) const {
       result.token.logprob = -std::numeric_limits<float>::infinity();
       result.rank = drawn_ids + 1;
     }
-    const TokenLogprob* const top = parts.top.host + i * kMaxTopLogprobs;
+    const TokenLogprob* const top = tops + i * kMaxTopLogprobs;
     if (record.top_count > 0) result.top.assign(top, top + record.top_count);
   }
   return step_result;
 }
 
 void SamplingPass::ListRecords(const LogitRows& before, const StepPlan& plan, std::vector<int32_t>* records) {
-  std::fill(drawn_slots_.begin(), drawn_slots_.end(), DrawnSlot());
-  const auto slot_of = [this](const Sequence& s) -> DrawnSlot& {
-    return drawn_slots_[static_cast<size_t>(s.slot())];
-  };
+  std::fill(first_draws_.begin(), first_draws_.end(), -1);
   for (size_t record = before.wants; record-- > 0;) {
     const Sequence* sequence = before.rows[record].sequence;
-    if (sequence != nullptr) slot_of(*sequence) = {sequence, static_cast<int32_t>(record)};
+    if (sequence != nullptr) first_draws_[static_cast<size_t>(sequence->slot())] = static_cast<int32_t>(record);
   }
-  records->assign(plan.rows.size(), -1);
-  for (size_t r = 0; r < plan.rows.size(); ++r) {
-    const DrawnSlot& drawn = slot_of(*plan.rows[r].sequence);
-    if (drawn.sequence == plan.rows[r].sequence) (*records)[r] = drawn.record;  // its own draw, 0
+  records->clear();
+  for (const StepRow& row : plan.rows) {
+    const int32_t record = first_draws_[static_cast<size_t>(row.sequence->slot())];
+    const bool is_its = record >= 0 && before.rows[static_cast<size_t>(record)].sequence == row.sequence;
+    records->push_back(is_its ? record : -1);
   }
 }
 

@@ -40,7 +40,6 @@ struct LogitRow {
 struct LogitRows {
   std::vector<LogitRow> rows;
   size_t wants = 0;
-  bool wants_top = false;
 
   void List(const StepPlan& plan);
   void FillDraws(const SampleInputs& inputs);
@@ -80,18 +79,15 @@ class SamplingPass {
     SampleRecord* records = nullptr;
     TokenLogprob* top = nullptr;
   };
-  // Where a step has the draws of the sequence in a slot: that of draw d is record + d.
-  struct DrawnSlot {
-    const Sequence* sequence = nullptr;
-    int32_t record = 0;
-  };
-  struct Packing;
+  struct Inputs;
 
+  static Inputs LayRound(int64_t rows, int64_t entries, int64_t adjusts, PackedBlock block);
+  static int64_t InputBytes(const EngineLimits& limits, int32_t vocab_size);
   int64_t UploadedAdjusts(const LogitRow& row) const;
   size_t RoundEnd(const LogitRows& step, size_t begin) const;
   StatusOr<Round> PackRound(LogitRows& step, size_t begin, size_t end);
-  Status PackHistory(const LogitRow& row, SamplingRow* sampling, Packing& packing);
-  Status QueueUploads(const Packing& packing, int64_t packed_bytes);
+  Status PackHistory(const LogitRow& row, SamplingRow* sampling, Inputs& inputs);
+  Status QueueUploads(const Inputs& inputs);
   LogitAdjust* DeviceAdjusts() const { return reinterpret_cast<LogitAdjust*>(inputs_.device()); }
   OpCode SampleRound(const Round& round);
   Status QueueDownload(const LogitRows& step);
@@ -106,7 +102,7 @@ class SamplingPass {
   StepBuffer masks_;    // uint32_t [masked rows, MaskWords(vocab)]
   StepBuffer records_;  // SampleRecord [rows], then TokenLogprob [rows, kMaxTopLogprobs] if wanted
   StepBuffer logits_;   // device [logit_rows, vocab] f32
-  std::vector<DrawnSlot> drawn_slots_;  // [slots] scratch of ListRecords
+  std::vector<int32_t> first_draws_;  // [slots] records of a step: draw d of a slot's sequence is d behind
 };
 
 }  // namespace tramontane
