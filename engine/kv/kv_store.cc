@@ -46,7 +46,6 @@ int64_t KvStore::NameBytes(const KvLayout& layout, int64_t blocks) {
 KvStore::KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_cache,
                  PrefixHashFunction hash, KvTier* tier, int64_t live_blocks)
     : layout_(layout),
-      kept_interval_(KeptInterval(layout)),
       finds_(prefix_cache == PrefixCache::kOn),
       // A block's columns: its page in each group, then its image in each.
       names_(layout_, MostBlocks(pool_pages, tier == nullptr ? 0 : tier->most_images(), live_blocks),
@@ -207,8 +206,7 @@ void KvStore::UnnameAt(const PageTable& table, int64_t written) {
 
 void KvStore::Roll(Lease& lease, int64_t accepted) {
   RollWindows(lease, layout_, accepted, [&](PageId page, size_t group, int64_t begin) {
-    const bool is_kept = EndsNear(lease, layout_, kept_interval_, begin, group);
-    pages_.Drop(page, is_kept ? EvictionRank::kOthers : EvictionRank::kPassed);
+    pages_.Drop(page, EndsNear(lease, layout_, begin, group) ? EvictionRank::kOthers : EvictionRank::kPassed);
   });
 }
 

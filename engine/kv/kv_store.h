@@ -233,9 +233,8 @@ class KvStore {
   int64_t HitThatCanCome(Node salt, const Lease& lease, PrefixQuery query);
 
   const KvLayout layout_;
-  const int64_t kept_interval_;  // KeptInterval
-  const bool finds_;             // the cache is on: pages get names by their tokens
-  TextNames names_;              // those, and what is held
+  const bool finds_;  // the cache is on: pages get names by their tokens
+  TextNames names_;   // those, and what is held
   KnownPages pages_;
   HeldTexts held_;
   std::vector<Node> path_;      // scratch of Acquire

@@ -61,7 +61,7 @@ int64_t FirstSeen(const Lease& lease, const KvLayout& layout, size_t group, int6
   return std::max(FirstVisible(position, layout.groups[group].window), SeenAt(lease, position).left);
 }
 
-bool EndsNear(const Lease& lease, const KvLayout& layout, int64_t interval, int64_t begin, size_t group) {
+bool EndsNear(const Lease& lease, const KvLayout& layout, int64_t begin, size_t group) {
   const int32_t page_size = layout.format.page_size;
   const bool under_policy = begin >= PlainBlocksEnd(lease.policy, layout);
   const auto is_seen = [&](int64_t least_end, int64_t most_end) {
@@ -71,19 +71,13 @@ bool EndsNear(const Lease& lease, const KvLayout& layout, int64_t interval, int6
   };
   const auto border = [&](int64_t tokens) { return PageOf(tokens, 0, page_size) * page_size; };
   const int64_t asked = lease.asked_tokens;
-  // The first of the places kept at intervals that is not in front of the page's end.
+  int64_t interval = 0;  // from one place on the way to the next: by the widest window
+  for (const KvGroupSpec& of : layout.groups)
+    interval = std::max(interval, PagesFor(kWindowsPerKept * of.window, page_size) * page_size);
+  // The first of them that is not in front of the page's end.
   const int64_t next = interval == 0 ? 0 : (begin + page_size + interval - 1) / interval * interval;
   return is_seen(lease.hit_tokens, lease.hit_tokens) || is_seen(lease.known_tokens, lease.known_tokens) ||
-         (interval > 0 && is_seen(next, next)) || (asked > 0 && is_seen(border(asked - 1), border(asked)));
-}
-
-int64_t KeptInterval(const KvLayout& layout) {
-  int64_t interval = 0;
-  for (const KvGroupSpec& group : layout.groups) {
-    const int64_t pages = PagesFor(kWindowsPerKept * group.window, layout.format.page_size);
-    interval = std::max(interval, pages * layout.format.page_size);
-  }
-  return interval;
+         is_seen(next, next) || (asked > 0 && is_seen(border(asked - 1), border(asked)));
 }
 
 std::vector<PrefixGroup> PrefixGroupsOf(const KvLayout& layout, const ContextPolicy& policy) {

@@ -117,11 +117,9 @@ inline int64_t EndOf(const PageTable& table, int32_t page_size) {
 template <typename Drop>
 void RollWindows(Lease& lease, const KvLayout& layout, int64_t accepted, const Drop& drop);
 // Whether the page at `begin` is in the window of a place where a later hit is likely to end: where this
-// lease's own hit did, where its text parts from those before it, the end of what it was asked for; and, each
-// `interval` tokens (KeptInterval), some on the way, for a text that parts from this one.
-bool EndsNear(const Lease& lease, const KvLayout& layout, int64_t interval, int64_t begin, size_t group);
-// By the widest window, for all groups the same. 0: no group has one.
-int64_t KeptInterval(const KvLayout& layout);
+// lease's own hit did, where its text parts from those before it, the end of what it was asked for; and some
+// places on the way, for a text that parts from this one.
+bool EndsNear(const Lease& lease, const KvLayout& layout, int64_t begin, size_t group);
 
 // What a hit needs of each group under a policy (kNone, kSinks or kShift): LongestPrefixHit's `groups`, and
 // its `left`.
