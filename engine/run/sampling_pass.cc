@@ -329,7 +329,8 @@ void SamplingPass::ListRecords(const LogitRows& before, const StepPlan& plan, st
   std::fill(first_draws_.begin(), first_draws_.end(), -1);
   for (size_t record = before.wants; record-- > 0;) {
     const Sequence* sequence = before.rows[record].sequence;
-    if (sequence != nullptr) first_draws_[static_cast<size_t>(sequence->slot())] = static_cast<int32_t>(record);
+    if (sequence != nullptr)
+      first_draws_[static_cast<size_t>(sequence->slot())] = static_cast<int32_t>(record);
   }
   records->clear();
   for (const StepRow& row : plan.rows) {

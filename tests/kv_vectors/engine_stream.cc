@@ -9,9 +9,9 @@
 
 #include "engine/engine.h"
 #include "engine/kv/kv_store.h"
-#include "server/commands/rolling_trace.h"
 #include "engine/threads/clock.h"
 #include "engine/threads/signal.h"
+#include "server/commands/rolling_trace.h"
 
 namespace tramontane::kv_vectors {
 namespace {
