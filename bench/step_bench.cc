@@ -2,8 +2,8 @@
 // Plan, building sampling inputs, Apply, Publish. The output thread runs beside it, as in a server.
 //
 //   build/release/bin/step_bench [STEPS]
-//   build/release/bin/step_bench --adversary     the longest step under the worst that requests do
-//   (step_adversary.h)
+//   build/release/bin/step_bench --adversary [burst|prompts|hang-ups|ends|transfers|disk]
+//       the longest step under the worst that requests do (step_adversary.h)
 //
 // The aim: a median below 50 us with 64 sequences. `traced us` is the median while somebody reads a trace of
 // the steps; while nobody does, a step pays for that with a look at a flag.
@@ -94,7 +94,9 @@ void PrintRow(int32_t sequences, int64_t steps, Sampling sampling) {
 }  // namespace tramontane
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::strcmp(argv[1], "--adversary") == 0) return tramontane::RunAdversary();
+  if (argc > 1 && std::strcmp(argv[1], "--adversary") == 0) {
+    return tramontane::RunAdversary(argc > 2 ? argv[2] : nullptr);
+  }
   const int64_t steps = argc > 1 ? std::max(10L, std::atol(argv[1])) : 4000;
   std::printf("sequences  sampling   median us     p99 us  us per sequence  traced us\n");
   for (const int32_t sequences : {1, 64, 512}) {

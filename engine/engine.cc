@@ -9,7 +9,7 @@ namespace tramontane {
 namespace {
 
 // Choices of requests that a step begins at most, a whole request at least.
-constexpr int32_t kBeginsAStep = 256;
+constexpr int32_t kBeginsAStep = 128;
 // Where nothing can go on but by others' work, which wakes the engine: how long cancels and deadlines wait.
 constexpr int64_t kLookAgainNs = 5'000'000;
 
@@ -177,7 +177,7 @@ StepOutcome Engine::Step() {
   StepPlan plan = Plan();
   const bool waits_for_disk = copies && kv_transfers_.waits_for_disk();
   const bool worked = (copies && !waits_for_disk) || plan.lane != Lane::kIdle || !in_flight_.empty() ||
-                      !arrived_.empty() || life_.has_more_to_reap();
+                      !inbox_.empty() || life_.has_more_to_reap();
   if (!worked && (waits_for_disk || life_.waits_for_masks() || scheduler_.awaits_pages())) {
     wake_.Wait(kLookAgainNs);  // who was cancelled, or is out of time
     Publish();
@@ -234,10 +234,11 @@ Status Engine::CollectOldest() {
 
 // A step begins so many choices at most; those behind wait for the next one.
 void Engine::Drain() {
-  for (std::shared_ptr<LiveRequest>& live : inbox_.TakeAll()) arrived_.push_back(std::move(live));
-  for (int32_t choices = 0; !arrived_.empty() && choices < kBeginsAStep; arrived_.pop_front()) {
-    choices += arrived_.front()->request.choices;
-    life_.Begin(std::move(arrived_.front()));
+  for (int32_t choices = 0; choices < kBeginsAStep;) {
+    std::shared_ptr<LiveRequest> live = inbox_.Pop();
+    if (live == nullptr) return;
+    choices += live->request.choices;
+    life_.Begin(std::move(live));
   }
 }
 
@@ -250,7 +251,7 @@ void Engine::EndEverything(const Status& status) {
   do {
     Drain();
     life_.EndEverything(status);
-  } while (!arrived_.empty());
+  } while (!inbox_.empty());
 }
 
 StepPlan Engine::Plan() {

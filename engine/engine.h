@@ -153,10 +153,9 @@ class Engine {
   // ---- engine thread ----------------------------------------------------------------------------
   const std::unique_ptr<KvTier> tier_;  // null: none. Its disk notifies wake_
   Scheduler scheduler_;
-  std::deque<std::shared_ptr<LiveRequest>> arrived_;  // taken out of the inbox, and not begun
-  std::deque<InFlight> in_flight_;                    // at most limits_.steps_in_flight
-  int64_t moves_ = 0;                                 // the last batch of them that was queued
-  int64_t now_ns_ = 0;                                // of this step
+  std::deque<InFlight> in_flight_;     // at most limits_.steps_in_flight
+  int64_t moves_ = 0;                  // the last batch of them that was queued
+  int64_t now_ns_ = 0;                 // of this step
   int64_t applied_ns_ = 0;             // the results of the last step that was applied were there
   StepOutput* step_output_ = nullptr;  // of this step
   EngineLoad counters_;                // what is counted, not looked up

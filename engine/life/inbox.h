@@ -1,6 +1,6 @@
 // Inbox: requests on their way to the engine thread, and the counts that bound everything not yet running.
 //
-// Push from any thread; TakeAll and LeaveQueue from the engine thread. No mutex (MpscStack). Always: queued()
+// Push from any thread; Pop and LeaveQueue from the engine thread. No mutex (MpscQueue). Always: queued()
 // <= max_requests, and queued_bytes() <= max_bytes unless one request alone is larger. A request counts from
 // Push until LeaveQueue, so those taken but still waiting for a slot count too.
 #pragma once
@@ -8,10 +8,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "engine/life/live_request.h"
-#include "engine/threads/mpsc_stack.h"
+#include "engine/threads/mpsc_queue.h"
 
 namespace tramontane {
 
@@ -22,8 +21,9 @@ class Inbox {
   // False when so many requests or bytes are queued: the request is refused.
   bool Push(std::shared_ptr<LiveRequest> request);
 
-  // Everything pushed since the last call, oldest first.
-  std::vector<std::shared_ptr<LiveRequest>> TakeAll() { return pushed_.TakeAll(); }
+  // The oldest that was pushed and not popped; null: there is none.
+  std::shared_ptr<LiveRequest> Pop() { return pushed_.Pop().value_or(nullptr); }
+  bool empty() const { return pushed_.empty(); }
 
   // `request`, one of those taken, runs now, or ended before it ran.
   void LeaveQueue(const LiveRequest& request);
@@ -39,7 +39,7 @@ class Inbox {
   const int64_t max_bytes_;
   std::atomic<int32_t> queued_{0};
   std::atomic<int64_t> queued_bytes_{0};
-  MpscStack<std::shared_ptr<LiveRequest>> pushed_;
+  MpscQueue<std::shared_ptr<LiveRequest>> pushed_;
 };
 
 }  // namespace tramontane

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <unordered_map>
@@ -29,8 +28,9 @@ class WaitingRequests {
   std::shared_ptr<LiveRequest> Take(const LiveRequest& request);
 
   // Calls end(request) for those that were cancelled or are out of time, kMostEnds at most, and lets go of
-  // them. Cancelled before it was added counts, too.
-  static constexpr int64_t kMostEnds = 256;
+  // them; looks up kMostNames of those cancelled. Cancelled before it was added counts, too.
+  static constexpr int64_t kMostEnds = 128;
+  static constexpr int64_t kMostNames = 1024;
   template <typename End>
   void EndDue(int64_t now_ns, const End& end);
   // There are more than EndDue has ended.
@@ -63,7 +63,6 @@ class WaitingRequests {
   // A heap, the earliest in front; at most about twice as many as requests, since those that have left stay
   // in it until their time or until it is swept.
   std::vector<Deadline> deadlines_;
-  std::deque<const TokenStream*> due_;  // cancelled, and not looked at yet
   bool has_due_ = false;
   int64_t visits_ = 0;
 };
@@ -72,10 +71,12 @@ template <typename End>
 void WaitingRequests::EndDue(int64_t now_ns, const End& end) {
   // A stream is a name here and no more: one that is not known has left, or is yet to come (Add), and another
   // one may have got its name since.
-  for (const TokenStream* stream : cancelled_.TakeAll()) due_.push_back(stream);
   const int64_t most_visits = visits_ + kMostEnds;
-  for (; !due_.empty() && visits_ < most_visits; due_.pop_front()) {
-    const auto known = arrivals_.find(due_.front());
+  int64_t names = 0;
+  for (; names < kMostNames && visits_ < most_visits; ++names) {
+    const auto stream = cancelled_.Pop();
+    if (!stream) break;
+    const auto known = arrivals_.find(*stream);
     if (known == arrivals_.end() || !known->first->cancelled()) continue;
     EndOne(requests_.find(known->second), end);
   }
@@ -83,7 +84,7 @@ void WaitingRequests::EndDue(int64_t now_ns, const End& end) {
     const auto at = requests_.find(PopDeadline());
     if (at != requests_.end()) EndOne(at, end);
   }
-  has_due_ = visits_ == most_visits;
+  has_due_ = visits_ == most_visits || names == kMostNames;
 }
 
 template <typename End>

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "engine/request/request.h"
-#include "engine/threads/mpsc_stack.h"
+#include "engine/threads/mpsc_queue.h"
 #include "kernels/core/status.h"
 #include "kernels/sampling.h"
 
@@ -97,7 +97,7 @@ struct StreamUpdate {
 class TokenStream;
 
 // Streams that were cancelled, each once, for the engine thread to take: it never looks through all it has.
-using CancelledStreams = MpscStack<const TokenStream*>;
+using CancelledStreams = MpscQueue<const TokenStream*>;
 
 // What readers have yet to take.
 struct Unread {

@@ -12,10 +12,6 @@ namespace {
 // A disk that is asked for something and reads nothing for so long is used no more.
 constexpr int64_t kDiskPatienceNs = 10'000'000'000;
 
-// Tokens of prompts that a step makes ready, for each of which it looks at what the store knows; one prompt
-// at least. The others come with the next step.
-constexpr int64_t kMostTokensReady = 1 << 17;
-
 }  // namespace
 
 Admission::Admission(const EngineLimits& limits, KvStore& store, const PrefillShare& share)

@@ -87,9 +87,9 @@ std::shared_ptr<KvQuestion> KvQuestions::Ask() {
 }
 
 void KvQuestions::AnswerAll(const std::shared_ptr<const KvReport>& report) {
-  for (const std::shared_ptr<KvQuestion>& question : asked_.TakeAll()) {
-    question->report_ = report;
-    question->answered_.store(true, std::memory_order_release);
+  while (const auto question = asked_.Pop()) {
+    (*question)->report_ = report;
+    (*question)->answered_.store(true, std::memory_order_release);
     waiting_.fetch_sub(1, std::memory_order_relaxed);
   }
 }

@@ -15,7 +15,7 @@
 
 #include "engine/kv/kv_store.h"
 #include "engine/request/sequence.h"
-#include "engine/threads/mpsc_stack.h"
+#include "engine/threads/mpsc_queue.h"
 #include "kernels/context_policy.h"
 
 namespace tramontane {
@@ -92,7 +92,7 @@ class KvQuestions {
 
  private:
   std::atomic<int32_t> waiting_{0};
-  MpscStack<std::shared_ptr<KvQuestion>> asked_;  // those still in it at the end stay without an answer
+  MpscQueue<std::shared_ptr<KvQuestion>> asked_;  // those still in it at the end stay without an answer
 };
 
 }  // namespace tramontane

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "engine/kv/names/prefix_hit.h"
 #include "kernels/paged_kv.h"
@@ -103,7 +104,7 @@ bool KvTransfers::Push(std::shared_ptr<KvTransfer> transfer, const KvLayout& lay
 }
 
 void KvTransfers::TakeAll() {
-  for (std::shared_ptr<KvTransfer>& transfer : pushed_.TakeAll()) waiting_.push_back(std::move(transfer));
+  while (auto transfer = pushed_.Pop()) waiting_.push_back(*std::move(transfer));
 }
 
 void KvTransfers::EndOldest(Status status) {
@@ -166,15 +167,16 @@ void KvTransfers::BeginReading(KvTransfer& transfer, KvStore& store) {
   transfer.pages_.tokens = std::max(idle.tokens, hit);
   const int64_t blocks = PagesFor(transfer.pages_.tokens, page_size);
   transfer.pages_.Resize(groups.size(), blocks);
-  for (size_t group = 0; group < groups.size(); ++group) {
-    const SeenOfGroup seen = SeenBehind(transfer.pages_.tokens, layout, policy, group);
-    for (int64_t block = 0; block < blocks; ++block) {
-      const bool is_seen = block * page_size < seen.sinks || (block + 1) * page_size > seen.begin;
+  std::vector<SeenOfGroup> seen;
+  for (size_t group = 0; group < groups.size(); ++group)
+    seen.push_back(SeenBehind(transfer.pages_.tokens, layout, policy, group));
+  for (int64_t block = 0; block < blocks; ++block) {
+    for (size_t group = 0; group < groups.size(); ++group) {
+      const bool is_seen =
+          block * page_size < seen[group].sinks || (block + 1) * page_size > seen[group].begin;
       if (is_seen) transfer.wanted_.push_back({.group = group, .block = static_cast<size_t>(block)});
     }
   }
-  std::stable_sort(transfer.wanted_.begin(), transfer.wanted_.end(),
-                   [](const auto& a, const auto& b) { return a.block < b.block; });
 }
 
 // Asks the disk for the next few, as far as the host has room.
@@ -188,8 +190,11 @@ void KvTransfers::FetchNext(const KvTransfer& transfer, KvStore& store) {
 }
 
 StatusOr<bool> KvTransfers::Read(KvTransfer& transfer, KvStore& store, ModelRunner& runner) {
-  if (!transfer.begun_) BeginReading(transfer, store);
-  transfer.begun_ = true;
+  if (!std::exchange(transfer.begun_, true)) {
+    BeginReading(transfer, store);
+    if (std::ssize(transfer.wanted_) > PagesOfStep(store))
+      return false;  // of a long text that is a step's work
+  }
   TM_RETURN_IF_ERROR(DoMoves(store, runner));
   std::vector<PageImage> images;
   int64_t copied = 0;
@@ -270,8 +275,8 @@ bool KvTransfers::PlantBlock(KvTransfer& transfer, KvStore& store, size_t block,
 StatusOr<bool> KvTransfers::Write(KvTransfer& transfer, KvStore& store, ModelRunner& runner) {
   KvPages& pages = transfer.pages_;
   const size_t blocks = pages.blocks();
-  if (!transfer.begun_) BeginWriting(transfer, store);
-  transfer.begun_ = true;
+  if (!std::exchange(transfer.begun_, true)) BeginWriting(transfer, store);
+  const bool is_all_put = transfer.next_block_ >= blocks;
   std::vector<PageImage> images;
   std::vector<KvStore::TakenPage> taken;
   int64_t pages_of_step = PagesOfStep(store);
@@ -290,6 +295,7 @@ StatusOr<bool> KvTransfers::Write(KvTransfer& transfer, KvStore& store, ModelRun
   }
   if (!images.empty()) TM_RETURN_IF_ERROR(runner.WritePages(images));
   if (transfer.next_block_ < blocks) return false;
+  if (!is_all_put && std::ssize(transfer.text_.tokens) > kPagesAStep * store.page_size()) return false;
   EndWriting(transfer, store);
   return true;
 }

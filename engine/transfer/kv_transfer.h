@@ -8,7 +8,7 @@
 // copies at most kBytesAStep and kPagesAStep, and a page at least.
 //
 // Threads: a transfer is made and waited for by any; the engine thread does it, and owns it until it is done.
-// No mutex (MpscStack), and one load a step where there is none.
+// No mutex (MpscQueue), and one load a step where there is none.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@
 
 #include "engine/kv/kv_store.h"
 #include "engine/run/model_runner.h"
-#include "engine/threads/mpsc_stack.h"
+#include "engine/threads/mpsc_queue.h"
 #include "kernels/core/status.h"
 #include "models/kv_layout.h"
 
@@ -156,7 +156,7 @@ class KvTransfers {
   static void FetchNext(const KvTransfer& transfer, KvStore& store);
 
   std::atomic<int32_t> count_{0};
-  MpscStack<std::shared_ptr<KvTransfer>> pushed_;
+  MpscQueue<std::shared_ptr<KvTransfer>> pushed_;
   std::deque<std::shared_ptr<KvTransfer>> waiting_;  // the oldest first
   bool waits_for_disk_ = false;
 };

@@ -153,7 +153,7 @@ TEST(Cancellation, StepsVisitOfTenThousandThatWaitOnlyThoseThatEnd) {
     waiting.push_back(test.Submit(request));
     ASSERT_TRUE(waiting.back()->refused().ok()) << waiting.back()->refused();
   }
-  for (int step = 0; step < 40; ++step) test.Step();  // a step begins a part of what has come
+  for (int step = 0; step < 80; ++step) test.Step();  // a step begins a part of what has come
   EXPECT_EQ(test.engine().Load().waiting, kWaiting);
   EXPECT_EQ(test.engine().Load().waiting_visits, 0);
 

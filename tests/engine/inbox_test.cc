@@ -21,6 +21,13 @@ std::shared_ptr<LiveRequest> MakeLive(const std::string& id, size_t prompt_token
                                        std::vector<int32_t>{});
 }
 
+std::vector<std::shared_ptr<LiveRequest>> TakeAll(Inbox& inbox) {
+  std::vector<std::shared_ptr<LiveRequest>> requests;
+  while (auto live = inbox.Pop()) requests.push_back(std::move(live));
+  EXPECT_TRUE(inbox.empty());
+  return requests;
+}
+
 std::vector<std::string> IdsOf(const std::vector<std::shared_ptr<LiveRequest>>& requests) {
   std::vector<std::string> ids;
   for (const auto& live : requests) ids.push_back(live->request.id);
@@ -29,10 +36,10 @@ std::vector<std::string> IdsOf(const std::vector<std::shared_ptr<LiveRequest>>& 
 
 TEST(Inbox, GivesRequestsInTheOrderOfTheirPushes) {
   Inbox inbox(8, kAnyBytes);
-  EXPECT_TRUE(inbox.TakeAll().empty());
+  EXPECT_TRUE(TakeAll(inbox).empty());
   for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(inbox.Push(MakeLive(id)));
-  EXPECT_EQ(IdsOf(inbox.TakeAll()), (std::vector<std::string>{"a", "b", "c"}));
-  EXPECT_TRUE(inbox.TakeAll().empty());
+  EXPECT_EQ(IdsOf(TakeAll(inbox)), (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_TRUE(TakeAll(inbox).empty());
 }
 
 TEST(Inbox, CountsARequestUntilItLeavesTheQueue) {
@@ -40,7 +47,7 @@ TEST(Inbox, CountsARequestUntilItLeavesTheQueue) {
   ASSERT_TRUE(inbox.Push(MakeLive("a")));
   ASSERT_TRUE(inbox.Push(MakeLive("b")));
   EXPECT_FALSE(inbox.Push(MakeLive("c")));
-  const auto taken = inbox.TakeAll();
+  const auto taken = TakeAll(inbox);
   ASSERT_EQ(taken.size(), 2u);
   EXPECT_FALSE(inbox.Push(MakeLive("c"))) << "taken, but both still wait";
   inbox.LeaveQueue(*taken[0]);
@@ -52,7 +59,7 @@ TEST(Inbox, RequestsAreBoundedByTheirBytesTooAndALoneOneAlwaysFits) {
   Inbox inbox(100, 10'000);
   ASSERT_TRUE(inbox.Push(MakeLive("larger than the bound", 5'000)));
   EXPECT_FALSE(inbox.Push(MakeLive("small")));
-  inbox.LeaveQueue(*inbox.TakeAll().at(0));
+  inbox.LeaveQueue(*TakeAll(inbox).at(0));
   EXPECT_EQ(inbox.queued_bytes(), 0);
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(inbox.Push(MakeLive("a quarter", 600))) << i;
   EXPECT_FALSE(inbox.Push(MakeLive("one more", 600)));
@@ -100,7 +107,7 @@ TEST(Inbox, LosesNothingAndNeverExceedsItsCapacityUnderManyThreads) {
   while (true) {
     const bool last_round = running == 0;
     EXPECT_LE(inbox.queued(), kCapacity);
-    for (const auto& live : inbox.TakeAll()) {
+    while (const auto live = inbox.Pop()) {
       const std::string& id = live->request.id;
       const int thread = id[0] - '0', number = std::stoi(id.substr(2));
       EXPECT_GT(number, last[thread]);
