@@ -146,6 +146,7 @@ void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
            "choice %d of request %s has no slot, or is there already", sequence->choice,
            parent.request->id.c_str());
   --parent.slots_;
+  sequence->arrival_ = parent.arrival_;
   sequence->slots_ = 1;
   admission_.TakeSlot(sequence);
   sequence->state_ = SequenceState::kDecode;
@@ -155,7 +156,6 @@ void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
   sequence->lease_ = store_.Fork(parent.lease_, sequence->prefill_len_);
   preemption_.ForkKept(parent, sequence);
   store_.Roll(sequence->lease_, sequence->accepted_len_);
-  sequence->arrival_ = parent.arrival_;
   sequence->timings_ = parent.timings_;
   sequence->usage_ = parent.usage_;
   InsertByAge(decode_, sequence);

@@ -392,6 +392,48 @@ TEST_F(Reevaluation, SinksAreLetGoWhereAnotherCouldNotStartForThem) {
   EXPECT_EQ(scheduler_->store().held_pages(), 0);
 }
 
+// Three keep their sinks; then pages are short. The fork's go first, with those of its parent, which are the
+// same pages, and no older one's.
+TEST_F(Reevaluation, TheSinksOfAYoungForkAreLetGoBeforeAnOlderSequences) {
+  Start(/*pool_pages=*/64);
+  const auto policy = request_.context_policy;
+  Request older_request, forked_request;
+  older_request.context_policy = forked_request.context_policy = policy;
+  Sequence older, parent, fork;
+  Admit(&older_request, &older, "older", 9, 100);
+  while (older.tokens.size() < 12) Step();
+  forked_request.choices = 2;
+  Admit(&forked_request, &parent, "forked", 9, 100);
+  fork.request = &forked_request;
+  fork.choice = 1;
+  fork.tokens = parent.tokens;
+  fork.max_len = 100;
+  const StepPlan prompt = scheduler_->Plan(0);
+  ASSERT_EQ(prompt.rows.size(), 1u);
+  ASSERT_EQ(prompt.rows[0].ask.samples, 2);
+  scheduler_->Fork(parent, &fork);
+  parent.tokens.push_back(1);
+  fork.tokens.push_back(1);
+  scheduler_->Apply(prompt, {{.accepted = 9}});
+  EXPECT_TRUE(Older(parent, fork));
+  EXPECT_TRUE(Older(older, fork));
+  while (fork.tokens.size() < 20) ASSERT_NE(Step().lane, Lane::kIdle);
+  for (Sequence* sequence : {&sequence_, &older, &parent, &fork}) {
+    ASSERT_TRUE(sequence->has_kept());
+    scheduler_->Hold(sequence);  // so that nothing else changes
+  }
+  std::vector<Request> others(16);
+  std::vector<Sequence> crowd(others.size());
+  for (size_t i = 0; i < crowd.size() && older.has_kept() && fork.has_kept(); ++i) {
+    Admit(&others[i], &crowd[i], "crowd", 3, 4);
+    Step();
+  }
+  EXPECT_FALSE(fork.has_kept());
+  EXPECT_FALSE(parent.has_kept());
+  EXPECT_TRUE(older.has_kept());
+  EXPECT_TRUE(sequence_.has_kept());
+}
+
 TEST_F(Reevaluation, WhatEndsWhileItWaitsGivesItsSinksBack) {
   Start(/*pool_pages=*/22);
   StepToTheDiscard();
