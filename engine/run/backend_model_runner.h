@@ -17,9 +17,9 @@
 #include "engine/run/page_moves.h"
 #include "engine/run/recorded_steps.h"
 #include "engine/run/sampling_pass.h"
-#include "engine/run/step_buffer.h"
 #include "kernels/backend.h"
 #include "kernels/core/status.h"
+#include "kernels/step_buffer.h"
 #include "models/model.h"
 
 namespace tramontane {

@@ -123,21 +123,14 @@ Room RoomOf(const StepPlan& plan, const KvLayout& layout) {
   return room;
 }
 
-// Behind what a plan has written: padding.
-template <typename T>
-void Pad(const PackedArray<T>& array, int64_t from, int64_t to, T value = 0) {
-  std::fill(array.host + from, array.host + to, value);
-}
-
-// Calls visit(row, position, index of the token in the step), for all tokens; returns how many there are.
+// Calls visit(row, position, index of the token in the step), for all tokens.
 template <typename Visit>
-int64_t ForEachToken(const StepPlan& plan, const Visit& visit) {
+void ForEachToken(const StepPlan& plan, const Visit& visit) {
   int64_t token = 0;
   for (const StepRow& row : plan.rows) {
     for (int64_t position = row.start; position < EndOf(row); ++position, ++token)
       visit(row, position, token);
   }
-  return token;
 }
 
 // Where the query of a place stands (CandidateTree).
@@ -145,7 +138,8 @@ int64_t StandsAt(const Sequence& sequence, int64_t place) {
   return sequence.tree == nullptr ? place : sequence.tree->PositionOf(place);
 }
 
-// Rows and tokens beyond the plan's are padding: no sequence has the tokens, and nothing is written for them.
+// Rows and tokens beyond the plan's are padding, zeros: no sequence has the tokens, and nothing is written
+// for them.
 void PackTokens(const StepPlan& plan, const Room& room, const Parts& parts, ForwardBatch& batch) {
   int32_t begin = 0;
   for (size_t r = 0; r < plan.rows.size(); ++r) {
@@ -156,14 +150,12 @@ void PackTokens(const StepPlan& plan, const Room& room, const Parts& parts, Forw
     parts.qo_indptr.host[r] = begin;
     begin += row.count;
   }
-  const int64_t tokens = ForEachToken(plan, [&](const StepRow& row, int64_t position, int64_t token) {
+  ForEachToken(plan, [&](const StepRow& row, int64_t position, int64_t token) {
     const SequenceTokens& known = row.sequence->tokens;
     parts.token_ids.host[token] = StartsInFlight(row) ? 0 : known[static_cast<size_t>(position)];
     parts.positions.host[token] = static_cast<int32_t>(StandsAt(*row.sequence, position));
   });
-  Pad(parts.qo_indptr, std::ssize(plan.rows), room.rows + 1, begin);
-  Pad(parts.token_ids, tokens, room.tokens);
-  Pad(parts.positions, tokens, room.tokens);
+  std::fill(parts.qo_indptr.host + plan.rows.size(), parts.qo_indptr.host + room.rows + 1, begin);
   batch.sequences = static_cast<int32_t>(room.rows);
   batch.tokens = static_cast<int32_t>(room.tokens);
   batch.token_ids = parts.token_ids.device;
@@ -174,12 +166,12 @@ void PackTokens(const StepPlan& plan, const Room& room, const Parts& parts, Forw
 // One layer group's page tables. Rows with masks have none of their own yet: PackMasks.
 PageTableView PackGroup(const StepPlan& plan, size_t g, int32_t page_size, const SlotTables& tables,
                         const Room& room, const GroupParts& group) {
-  const int64_t tokens = ForEachToken(plan, [&](const StepRow& row, int64_t position, int64_t token) {
+  if (room.padded) std::fill_n(group.slots.host, room.tokens, -1);
+  ForEachToken(plan, [&](const StepRow& row, int64_t position, int64_t token) {
     const PageTable& table = row.sequence->lease().tables[g];
     const PageId page = table.pages[static_cast<size_t>(PageOf(position, table.kv_base, page_size))];
     group.slots.host[token] = SlotOf(page, position, page_size);
   });
-  Pad<int64_t>(group.slots, tokens, room.tokens, -1);
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const Sequence& sequence = *plan.rows[r].sequence;
     group.first_entry.host[r] = tables.FirstEntry(g, sequence.slot());
@@ -188,9 +180,6 @@ PageTableView PackGroup(const StepPlan& plan, size_t g, int32_t page_size, const
     group.kv_end.host[r] = static_cast<int32_t>(EndOf(plan.rows[r]));
     if (room.sinks) group.sink_entry.host[r] = tables.SinkEntry(g, sequence.slot());
   }
-  for (const auto* array : {&group.first_entry, &group.page_mask, &group.kv_base, &group.kv_end})
-    Pad(*array, std::ssize(plan.rows), room.rows);
-  if (room.sinks) Pad(group.sink_entry, std::ssize(plan.rows), room.rows);
   return {.first_entry = group.first_entry.device,
           .page_mask = group.page_mask.device,
           .kv_base = group.kv_base.device,
@@ -209,8 +198,8 @@ int64_t ListedPages(const StepPlan& plan, size_t group, int32_t page_size) {
 }
 
 // Of every row of the step, where one of them sees sinks. Padding sees none.
-SinkRows PackSinks(const StepPlan& plan, const Room& room, const Parts& parts) {
-  const int64_t tokens = ForEachToken(plan, [&](const StepRow& row, int64_t position, int64_t token) {
+SinkRows PackSinks(const StepPlan& plan, const Parts& parts) {
+  ForEachToken(plan, [&](const StepRow& row, int64_t position, int64_t token) {
     const RowView view = SeenAt(row.sequence->lease(), position);
     const bool is_tree = row.sequence->tree != nullptr;
     parts.sink_len.host[token] = static_cast<int32_t>(view.sink_len);
@@ -220,8 +209,6 @@ SinkRows PackSinks(const StepPlan& plan, const Room& room, const Parts& parts) {
         static_cast<int32_t>(is_tree ? StandsAt(*row.sequence, position) : view.sink_position);
     parts.sink_limits.host[token] = static_cast<int32_t>(view.sink_limit);
   });
-  for (const auto* array : {&parts.sink_len, &parts.sink_left, &parts.sink_positions, &parts.sink_limits})
-    Pad(*array, tokens, room.tokens);
   return {.len = parts.sink_len.device,
           .left = parts.sink_left.device,
           .positions = parts.sink_positions.device,
@@ -240,9 +227,7 @@ AttentionMaskView PackMasks(const StepPlan& plan, size_t g, const KvLayout& layo
     if (!IsMasked(row)) continue;
     const PageTable& table = row.sequence->lease().tables[g];
     const BranchListing listing = ListingOf(row, g, page_size);
-    uint8_t* const bits = group.mask_bits.host + bytes;
-    std::fill_n(bits, listing.mask_bytes(), uint8_t{0});
-    listing.ShowKeys(layout.groups[g].window, bits);
+    listing.ShowKeys(layout.groups[g].window, group.mask_bits.host + bytes);
     listing.ListPages(table, group.mask_pages.host + pages);
     const int64_t first =
         group.mask_pages.device - page_indices + pages - PageOf(table.kv_base, 0, page_size);
@@ -336,6 +321,7 @@ PackedBatch BatchBuilder::Build(const StepPlan& plan, std::span<const int32_t> r
   }
   PackedBlock block(host, device + table_bytes(), max_bytes_);
   const Parts parts = Lay(room, groups_.size(), block);
+  if (room.padded || room.masks) std::fill_n(host, block.bytes(), std::byte{0});
   auto* const page_indices = reinterpret_cast<int32_t*>(device);
   PackedBatch packed;
   packed.bytes = block.bytes();
@@ -350,7 +336,7 @@ PackedBatch BatchBuilder::Build(const StepPlan& plan, std::span<const int32_t> r
   }
   packed.forward.groups = groups_.data();
   if (room.masks) packed.forward.masks = masks_.data();
-  if (room.sinks) packed.forward.sinks = PackSinks(plan, room, parts);
+  if (room.sinks) packed.forward.sinks = PackSinks(plan, parts);
   if (room.sinks || room.masks) {
     packed.forward.plain = room.padded ? PackPlain(plan, room, parts) : CountPlain(plan);
   }

@@ -1,7 +1,7 @@
 // PageMoves: pages copied between the pool and the host, beside the step that is open: behind the last one
-// that was collected, and where the open one begins with copies of pages behind these, since who had the page
-// that is copied may have let go of it. Whatever is queued next that reads or writes pages waits for them.
-// Engine thread only.
+// that was collected, and behind the copies of pages that the open one begins with, since who had the page
+// that is copied may have let go of it. What is queued next that reads or writes pages waits for them. Engine
+// thread.
 #pragma once
 
 #include <algorithm>

@@ -14,9 +14,7 @@ RecordedSteps::~RecordedSteps() {
   }
 }
 
-Status RecordedSteps::RecordAll(const EngineLimits& limits,
-                                const std::function<StatusOr<Ops>(const RecordedShape&)>& forward,
-                                const std::function<StatusOr<Ops>(const RecordedShape&)>& sampling) {
+Status RecordedSteps::RecordAll(const EngineLimits& limits, const OpsOf& forward, const OpsOf& sampling) {
   for (const int32_t rows : limits.RowsToRecord()) {
     Step& step = steps_.emplace_back();
     step.sampling.rows = rows;

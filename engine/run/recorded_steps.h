@@ -25,14 +25,13 @@ class RecordedSteps {
     int32_t rows() const { return sampling.rows; }
   };
   using Ops = std::function<OpCode()>;
+  using OpsOf = std::function<StatusOr<Ops>(const RecordedShape&)>;
 
   explicit RecordedSteps(Backend& backend) : backend_(backend) {}
   ~RecordedSteps();
 
   // `forward`, `sampling`: upload what a step of a shape needs, and give the ops of it.
-  Status RecordAll(const EngineLimits& limits,
-                   const std::function<StatusOr<Ops>(const RecordedShape&)>& forward,
-                   const std::function<StatusOr<Ops>(const RecordedShape&)>& sampling);
+  Status RecordAll(const EngineLimits& limits, const OpsOf& forward, const OpsOf& sampling);
   // The narrowest that is wide enough; null where the step is not recorded.
   const Step* Find(const StepPlan& plan, bool sees_sinks) const;
 

@@ -17,10 +17,10 @@
 #include "engine/request/limits.h"
 #include "engine/run/adjust_tables.h"
 #include "engine/run/model_runner.h"
-#include "engine/run/step_buffer.h"
 #include "kernels/backend.h"
 #include "kernels/core/status.h"
 #include "kernels/packed_block.h"
+#include "kernels/step_buffer.h"
 #include "models/model.h"
 
 namespace tramontane {
