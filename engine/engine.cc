@@ -4,12 +4,11 @@
 #include <utility>
 
 #include "engine/life/constrain/output_constraint.h"
+#include "engine/request/step_bounds.h"
 
 namespace tramontane {
 namespace {
 
-// Choices of requests that a step begins at most, a whole request at least.
-constexpr int32_t kBeginsAStep = 128;
 // Where nothing can go on but by others' work, which wakes the engine: how long cancels and deadlines wait.
 constexpr int64_t kLookAgainNs = 5'000'000;
 
@@ -234,7 +233,7 @@ Status Engine::CollectOldest() {
 
 // A step begins so many choices at most; those behind wait for the next one.
 void Engine::Drain() {
-  for (int32_t choices = 0; choices < kBeginsAStep;) {
+  for (int64_t choices = 0; choices < kChoicesBegun.most;) {
     std::shared_ptr<LiveRequest> live = inbox_.Pop();
     if (live == nullptr) return;
     choices += live->request.choices;

@@ -1,68 +1,26 @@
 #include "engine/life/request_life.h"
 
 #include <algorithm>
-#include <bit>
-#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
 
+#include "engine/life/choice_sampling.h"
+#include "engine/request/step_bounds.h"
 #include "kernels/core/broken_rule.h"
 
 namespace tramontane {
 namespace {
 
-// When its deadline or its limit of time ends the request, whichever is first; kNever where it has neither.
-int64_t OutOfTimeNs(const Request& request) {
-  constexpr int64_t kNever = WaitingRequests::kNever;
-  const int64_t deadline_ns = request.deadline_ns > 0 ? request.deadline_ns : kNever;
-  const int64_t limit_ns = request.stopping.time_limit_ns;
-  return std::min(deadline_ns, limit_ns > 0 && request.received_ns <= kNever - limit_ns
-                                   ? request.received_ns + limit_ns
-                                   : kNever);
-}
-
-void FillRow(const LiveRequest& live, int32_t choice, int64_t position, SamplingRow* row) {
-  const SamplingParams& sampling = live.request.sampling;
-  row->temperature = sampling.temperature;
-  row->top_p = sampling.top_p;
-  row->min_p = sampling.min_p;
-  row->top_k = std::max(sampling.top_k, 0);
-  row->repetition_penalty = sampling.repetition_penalty;
-  row->presence_penalty = sampling.presence_penalty;
-  row->frequency_penalty = sampling.frequency_penalty;
-  row->choice = choice;
-  row->seed = live.seed;
-  row->position = position;
-  row->top_logprobs = std::max(live.request.output.logprobs, 0);
-  row->wants_logprob = live.request.output.logprobs >= 0 ? 1 : 0;
-}
-
 TokenInfo InfoOf(WantResult result) {
   return {result.token.token, result.token.logprob, result.rank, std::move(result.top)};
 }
-
-// Whether a token is allowed that the adjustments do not ban.
-bool AllowsAny(std::span<const uint32_t> mask, std::span<const LogitAdjust> adjusts) {
-  int64_t allowed = 0;
-  for (const uint32_t word : mask) allowed += std::popcount(word);
-  for (const LogitAdjust& adjust : adjusts) {
-    const bool banned = adjust.bias == -std::numeric_limits<float>::infinity();
-    if (banned && MaskAllows(mask, adjust.token)) --allowed;
-  }
-  return allowed > 0;
-}
-
-// Pages that texts let go of when they end, in one step; more only by the last of them.
-constexpr int64_t kMostPagesAStep = 8192;
 
 int64_t PagesHeldBy(const Lease& lease) {
   int64_t pages = 0;
   for (const PageTable& table : lease.tables) pages += std::ssize(table.pages) + std::ssize(table.sinks);
   return pages;
 }
-
-Status NotFinite() { return Internal("the model's logits are not finite"); }
 
 uint64_t TrulyRandom() {
   std::random_device device;
@@ -102,9 +60,7 @@ RequestLife::RequestLife(const EngineLimits& limits, const EngineModel& model, S
       counters_(counters),
       waiting_(cancelled),
       seeds_(TrulyRandom()),
-      masks_(limits, scheduler, wake, counters, [this](LiveChoice& choice, const Status& status) {
-        EndChoice(choice, {FinishReason::kError, status}, std::nullopt);
-      }) {}
+      masks_(limits, scheduler, wake, counters) {}
 
 void RequestLife::BeginStep(StepOutput* output, int64_t now_ns) {
   step_output_ = output;
@@ -140,11 +96,11 @@ void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
     }
   }
   scheduler_.Admit(&live->choices[0], arrivals_++);
-  waiting_.Add(std::move(live), OutOfTimeNs(request));
+  waiting_.Add(std::move(live));
 }
 
 void RequestLife::Reap() {
-  masks_.ResumeWhatIsReady();
+  EndFailed(masks_.ResumeWhatIsReady());
   ReapWaiting();
   ReapPlanned();
   const size_t released = std::erase_if(planned_, [](const auto& live) { return Release(*live); });
@@ -153,7 +109,7 @@ void RequestLife::Reap() {
 
 // Those behind wait for the next step where the texts that end have many pages.
 void RequestLife::ReapPlanned() {
-  const int64_t most_pages = ended_pages_ + kMostPagesAStep;
+  const int64_t most_pages = ended_pages_ + kPagesLetGo.most;
   has_more_planned_ = false;
   for (const auto& live : planned_) {
     has_more_planned_ = ended_pages_ >= most_pages;
@@ -248,7 +204,7 @@ void RequestLife::NotePrefilled(const StepPlan& plan, int64_t begin_ns, int64_t 
 }
 
 const SampleInputs& RequestLife::InputsOf(const StepPlan& plan) {
-  masks_.Wait(plan);
+  EndFailed(masks_.Wait(plan));
   sample_inputs_.choices.clear();
   for (const StepRow& row : plan.rows) {
     LiveRequest& live = *ChoiceOf(row).live;
@@ -258,7 +214,7 @@ const SampleInputs& RequestLife::InputsOf(const StepPlan& plan) {
       if (!choice.history) choice.history = live.history_after_prompt;
       // In its place: a row made beside it and copied there waits for its own stores.
       ChoiceSampling& inputs = sample_inputs_.choices.emplace_back();
-      FillRow(live, choice.choice, choice.discarded + want.position + 1, &inputs.row);
+      FillSamplingRow(live, choice.choice, choice.discarded + want.position + 1, &inputs.row);
       inputs.history = &*choice.history;
       inputs.mask = MaskOf(choice);
     }
@@ -327,7 +283,9 @@ void RequestLife::AcceptToken(LiveChoice& choice, WantResult drawn) {
     return;
   }
   Emit(choice).token = InfoOf(std::move(drawn));
-  if (choice.constraint != nullptr) masks_.Follow(choice, token);
+  if (choice.constraint == nullptr) return;
+  if (Status why = masks_.Follow(choice, token); !why.ok())
+    EndChoice(choice, {FinishReason::kError, std::move(why)}, std::nullopt);
 }
 
 std::optional<ChoiceEnd> RequestLife::EndByToken(const LiveChoice& choice, int32_t token) const {
@@ -338,21 +296,6 @@ std::optional<ChoiceEnd> RequestLife::EndByToken(const LiveChoice& choice, int32
   if (Contains(stopping.stop_token_ids, token)) return ChoiceEnd{FinishReason::kStopSequence, {}, token};
   if (static_cast<int64_t>(choice.tokens.size()) >= choice.max_len) return ChoiceEnd{FinishReason::kLength};
   return std::nullopt;
-}
-
-Status RequestLife::WhyNoToken(const LiveChoice& choice) {
-  if (choice.constraint == nullptr || AllowsAny(MaskOf(choice), choice.history->adjusts()))
-    return NotFinite();
-  const StoppingParams& stopping = choice.request->stopping;
-  // What it allows is the end alone, and that is banned until then.
-  if (AllowsAny(MaskOf(choice), {})) {
-    return InvalidArgument(
-               "is " + std::to_string(stopping.min_tokens) +
-               ", but the text that the constraint allows is whole before and can neither end nor go on")
-        .WithField("stopping.min_tokens", FieldForm::kSubject);
-  }
-  return InvalidArgument("allows no token here: the vocabulary cannot go on with the text")
-      .WithField("constraint", FieldForm::kSubject);
 }
 
 void RequestLife::DiscardWhatIsDue(const StepPlan& plan) {
@@ -376,6 +319,11 @@ void RequestLife::EndRequest(LiveRequest& live, const ChoiceEnd& end) {
   for (LiveChoice& choice : live.choices) {
     if (!choice.ended) EndChoice(choice, end, std::nullopt);
   }
+}
+
+void RequestLife::EndFailed(MaskWaits::Failures failures) {
+  for (auto& [choice, why] : failures)
+    EndChoice(*choice, {FinishReason::kError, std::move(why)}, std::nullopt);
 }
 
 // The one way a choice ends for the engine thread.

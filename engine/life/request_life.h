@@ -74,9 +74,9 @@ class RequestLife {
   void AcceptToken(LiveChoice& choice, WantResult drawn);
   // How this token ends its choice, if it does.
   std::optional<ChoiceEnd> EndByToken(const LiveChoice& choice, int32_t token) const;
-  static Status WhyNoToken(const LiveChoice& choice);
 
   void EndRequest(LiveRequest& live, const ChoiceEnd& end);
+  void EndFailed(MaskWaits::Failures failures);
   void EndChoice(LiveChoice& choice, ChoiceEnd end, std::optional<TokenInfo> last_token);
   ChoiceOutput& Emit(LiveChoice& choice);
   static StreamStarted Started(LiveRequest& live);

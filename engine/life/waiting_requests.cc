@@ -7,11 +7,27 @@
 #include "kernels/core/check.h"
 
 namespace tramontane {
+namespace {
+
+constexpr int64_t kNever = INT64_MAX;
+
+// When its deadline or its limit of time ends the request, whichever is first; kNever where it has
+// neither.
+int64_t OutOfTimeNs(const Request& request) {
+  const int64_t deadline_ns = request.deadline_ns > 0 ? request.deadline_ns : kNever;
+  const int64_t limit_ns = request.stopping.time_limit_ns;
+  return std::min(deadline_ns, limit_ns > 0 && request.received_ns <= kNever - limit_ns
+                                   ? request.received_ns + limit_ns
+                                   : kNever);
+}
+
+}  // namespace
 
 // Beside so many more deadlines than twice the requests, sweeping costs less than what made them.
 constexpr size_t kFewDeadlines = 64;
 
-void WaitingRequests::Add(std::shared_ptr<LiveRequest> request, int64_t end_ns) {
+void WaitingRequests::Add(std::shared_ptr<LiveRequest> request) {
+  const int64_t end_ns = OutOfTimeNs(request->request);
   const int64_t arrival = ArrivalOf(*request);
   const TokenStream* const stream = request->output.stream.get();
   if (end_ns != kNever) {

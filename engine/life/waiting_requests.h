@@ -12,25 +12,21 @@
 
 #include "engine/life/live_request.h"
 #include "engine/output/token_stream.h"
+#include "engine/request/step_bounds.h"
 
 namespace tramontane {
 
 class WaitingRequests {
  public:
-  static constexpr int64_t kNever = INT64_MAX;
-
   // `cancelled`: where the streams of all requests say so, of those that wait and of others. Borrowed.
   explicit WaitingRequests(CancelledStreams& cancelled) : cancelled_(cancelled) {}
 
-  // `end_ns`: when it runs out of time; kNever: it does not.
-  void Add(std::shared_ptr<LiveRequest> request, int64_t end_ns);
+  void Add(std::shared_ptr<LiveRequest> request);
   // REQUIRES: it is here.
   std::shared_ptr<LiveRequest> Take(const LiveRequest& request);
 
-  // Calls end(request) for those that were cancelled or are out of time, kMostEnds at most, and lets go of
-  // them; looks up kMostNames of those cancelled. Cancelled before it was added counts, too.
-  static constexpr int64_t kMostEnds = 128;
-  static constexpr int64_t kMostNames = 1024;
+  // Calls end(request) for those that were cancelled or are out of time, and lets go of them; as many as a
+  // step may end or look up (step_bounds.h). Cancelled before it was added counts, too.
   template <typename End>
   void EndDue(int64_t now_ns, const End& end);
   // There are more than EndDue has ended.
@@ -71,9 +67,9 @@ template <typename End>
 void WaitingRequests::EndDue(int64_t now_ns, const End& end) {
   // A stream is a name here and no more: one that is not known has left, or is yet to come (Add), and another
   // one may have got its name since.
-  const int64_t most_visits = visits_ + kMostEnds;
+  const int64_t most_visits = visits_ + kWaitingEnded.most;
   int64_t names = 0;
-  for (; names < kMostNames && visits_ < most_visits; ++names) {
+  for (; names < kCancelsLookedUp.most && visits_ < most_visits; ++names) {
     const auto stream = cancelled_.Pop();
     if (!stream) break;
     const auto known = arrivals_.find(*stream);
@@ -84,7 +80,7 @@ void WaitingRequests::EndDue(int64_t now_ns, const End& end) {
     const auto at = requests_.find(PopDeadline());
     if (at != requests_.end()) EndOne(at, end);
   }
-  has_due_ = visits_ == most_visits || names == kMostNames;
+  has_due_ = visits_ == most_visits || names == kCancelsLookedUp.most;
 }
 
 template <typename End>

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <vector>
 
+#include "engine/request/step_bounds.h"
 #include "models/kv_layout.h"
 
 namespace tramontane {
@@ -15,6 +16,7 @@ struct Bound {
   int64_t least;
   int64_t most;
   const char* when_reached;
+  int64_t engine_ns = 0;  // that it may take of the engine thread in one step, at most
 };
 
 const char* WhenBothLanesCouldGo(LanePolicy policy) {
@@ -29,14 +31,25 @@ const char* WhenBothLanesCouldGo(LanePolicy policy) {
   return "unknown";
 }
 
+// Of a text that is looked up whole, where it is longer than what a step looks up of several.
+int64_t FoundNs(const EngineLimits& limits) {
+  return std::max(kTokensFound.most, limits.context) * kTokensFound.ns;
+}
+
+int64_t PromptRowsNs(const EngineLimits& limits) {
+  return std::min(limits.max_step_tokens, limits.max_sequences) * kPromptRowNs;
+}
+
 // The table behind Validate and ToString.
 std::vector<Bound> Bounds(const EngineLimits& limits) {
   return {
       {"max_queued_requests", limits.max_queued_requests, 1, 1 << 20,
-       "one more is refused, RESOURCE_EXHAUSTED"},
+       "one more is refused, RESOURCE_EXHAUSTED",
+       1000 * (kChoicesBegun.us() + kWaitingEnded.us() + kCancelsLookedUp.us())},
       {"max_queued_bytes", limits.max_queued_bytes, 1, int64_t{1} << 40,
        "a request that waits beside so much is refused, RESOURCE_EXHAUSTED"},
-      {"context", limits.context, 1, kMaxContext, "a longer prompt is refused; output ends with `length`"},
+      {"context", limits.context, 1, kMaxContext, "a longer prompt is refused; output ends with `length`",
+       limits.prefix_cache ? FoundNs(limits) : 0},
       {"max_choices", limits.max_choices, 1, 1 << 10, "a larger n is refused, INVALID_ARGUMENT"},
       {"max_stop_strings", limits.max_stop_strings, 0, 1 << 10, "more are refused, INVALID_ARGUMENT"},
       {"max_stop_bytes", limits.max_stop_bytes, 1, 1 << 16,
@@ -45,16 +58,20 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
       {"max_logit_bias", limits.max_logit_bias, 0, 1 << 20, "more entries are refused, INVALID_ARGUMENT"},
       {"max_forced_prefix_ids", limits.max_forced_prefix_ids, 0, 1 << 10,
        "more are refused, INVALID_ARGUMENT"},
-      {"max_sequences", limits.max_sequences, 1, 1 << 16, "later requests wait in order"},
+      {"max_sequences", limits.max_sequences, 1, 1 << 16, "later requests wait in order",
+       limits.max_sequences * kRowNs},
       {"page_size", limits.page_size, 1, kMaxPageSize, "a sequence takes another page"},
-      {"pool_pages", limits.pool_pages, 1, INT32_MAX, "the youngest sequence is preempted and recomputed"},
+      {"pool_pages", limits.pool_pages, 1, INT32_MAX, "the youngest sequence is preempted and recomputed",
+       std::min(kPagesLetGo.most, limits.pool_pages) * kPagesLetGo.ns},
       {"host_kv_bytes", limits.host_kv_bytes, 0, int64_t{1} << 50,
        "of the evicted pages kept there that used longest ago goes to the disk, or away (0: none is kept)"},
       {"disk_kv_bytes", limits.disk_kv_bytes, 0, int64_t{1} << 50,
-       "of the evicted pages kept there that used longest ago goes (0: none is kept)"},
+       "of the evicted pages kept there that used longest ago goes (0: none is kept)",
+       limits.disk_kv_bytes > 0 ? FoundNs(limits) : 0},
       {"steps_in_flight", limits.steps_in_flight, 1, kMaxStepsInFlight,
        "the next plan waits for the oldest step"},
-      {"max_step_tokens", limits.max_step_tokens, 1, 1 << 20, "the rest of a prompt waits for the next step"},
+      {"max_step_tokens", limits.max_step_tokens, 1, 1 << 20, "the rest of a prompt waits for the next step",
+       PromptRowsNs(limits)},
       {"max_step_cost", limits.max_step_cost, 0, 1 << 30,
        "the rest of a prompt waits for the next step (0: twice max_step_tokens)"},
       {"attended_keys_per_token", limits.attended_keys_per_token, 1, 1 << 24,
@@ -164,7 +181,9 @@ std::vector<int32_t> EngineLimits::RowsToRecordWithSinks() const {
 std::string EngineLimits::ToString() const {
   std::string text;
   for (const Bound& bound : Bounds(*this)) {
-    text += std::string(bound.name) + " = " + std::to_string(bound.value) + ": " + bound.when_reached + "\n";
+    text += std::string(bound.name) + " = " + std::to_string(bound.value) + ": " + bound.when_reached +
+            "; of a step " +
+            (bound.engine_ns == 0 ? "nothing" : std::to_string(bound.engine_ns / 1000) + " us") + "\n";
   }
   text += "recorded_rows =" + ListOf(RowsToRecord()) +
           ": a wider decode step is queued op by op, as all are on a device that records none\n";

@@ -106,7 +106,9 @@ struct EngineLimits {
 
   // Every breach at once, one line each; OK when sound.
   Status Validate() const;
-  std::string ToString() const;  // one "name = value: what happens when it is reached" line per bound
+  // One "name = value: what happens when it is reached; of a step N us" line per bound: what it may take of
+  // the engine thread in one step at most (step_bounds.h).
+  std::string ToString() const;
 };
 
 }  // namespace tramontane

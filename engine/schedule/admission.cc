@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/request/step_bounds.h"
 #include "kernels/core/check.h"
 
 namespace tramontane {
@@ -38,7 +39,8 @@ void Admission::Add(Sequence* sequence, int64_t arrival) {
 
 void Admission::GiveSlots(int64_t now_ns) {
   int64_t tokens = 0;
-  while (!queue_.empty() && (*queue_.begin())->request->choices <= free_slots_ && tokens < kMostTokensReady) {
+  while (!queue_.empty() && (*queue_.begin())->request->choices <= free_slots_ &&
+         tokens < kTokensFound.most) {
     Sequence* sequence = *queue_.begin();
     queue_.erase(queue_.begin());
     tokens += static_cast<int64_t>(sequence->tokens.size());
@@ -93,7 +95,7 @@ void Admission::LookAtTier(int64_t now_ns) {
     const bool is_asked_for = is_set_aside && std::exchange(is_oldest, false);
     const bool has_news = sequence->seen_reads_ != tier_reads_ || !store_.tier_reads();
     if (!is_asked_for && !(has_news && (is_set_aside || sequence->awaits_pages()))) continue;
-    if (tokens > kMostTokensReady) return;  // the others have news in the next step, too
+    if (tokens > kTokensFound.most) return;  // the others have news in the next step, too
     tokens += static_cast<int64_t>(sequence->tokens.size());
     sequence->seen_reads_ = tier_reads_;
     Expect(sequence, is_asked_for ? KvStore::Beyond::kFetch : KvStore::Beyond::kLook);

@@ -15,10 +15,6 @@ namespace tramontane {
 
 class Admission {
  public:
-  // Tokens of prompts that a step makes ready, for each of which it looks at what the store knows, and tokens
-  // that those which it begins find there; one prompt at least. The others come with the next step.
-  static constexpr int64_t kMostTokensReady = 1 << 15;
-
   // All are borrowed.
   Admission(const EngineLimits& limits, KvStore& store, const PrefillShare& share);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "engine/request/step_bounds.h"
+
 namespace tramontane {
 
 PrefillLane::PrefillLane(const EngineLimits& limits, KvStore& store, const PrefillShare& share,
@@ -176,7 +178,7 @@ void PrefillLane::FinishRows(int64_t now_ns) {
 
 // Where the pool is too small for the oldest that waits, nobody starts in front of it.
 bool PrefillLane::MayStart(const Sequence& sequence, const PrefillBudget& share) const {
-  if (found_tokens_ >= Admission::kMostTokensReady) return false;
+  if (found_tokens_ >= kTokensFound.most) return false;
   const int64_t end = sequence.next_position() + LongestChunk(sequence, share, nullptr);
   if (end != sequence.prefill_len() && !HasTurn(sequence)) return false;
   const Sequence* oldest = admission_.ready().front();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/kv/names/prefix_hit.h"
+#include "engine/request/step_bounds.h"
 #include "kernels/paged_kv.h"
 
 namespace tramontane {
@@ -16,8 +17,7 @@ PrefixQuery QueryOf(const CachedText& text, const TextPath& path) {
 }
 
 int64_t PagesOfStep(const KvStore& store) {
-  return std::clamp<int64_t>(KvTransfers::kBytesAStep / store.layout().page_bytes(), 1,
-                             KvTransfers::kPagesAStep);
+  return std::clamp<int64_t>(KvTransfers::kBytesAStep / store.layout().page_bytes(), 1, kPagesCopied.most);
 }
 
 KvPages::Image NewImage(const KvStore& store) {
@@ -295,7 +295,7 @@ StatusOr<bool> KvTransfers::Write(KvTransfer& transfer, KvStore& store, ModelRun
   }
   if (!images.empty()) TM_RETURN_IF_ERROR(runner.WritePages(images));
   if (transfer.next_block_ < blocks) return false;
-  if (!is_all_put && std::ssize(transfer.text_.tokens) > kPagesAStep * store.page_size()) return false;
+  if (!is_all_put && std::ssize(transfer.text_.tokens) > kPagesCopied.most * store.page_size()) return false;
   EndWriting(transfer, store);
   return true;
 }

@@ -5,7 +5,7 @@
 // Nothing is leased meanwhile, and what is available() stays: no request waits for a transfer, and a page
 // that is evicted under one, and leaves no image, is missing from what it finds. What lies in a tier is
 // copied from the host, and what lies on its disk is read first, a few pages at a time. A step of the engine
-// copies at most kBytesAStep and kPagesAStep, and a page at least.
+// copies at most kBytesAStep and kPagesCopied, and a page at least.
 //
 // Threads: a transfer is made and waited for by any; the engine thread does it, and owns it until it is done.
 // No mutex (MpscQueue), and one load a step where there is none.
@@ -121,7 +121,6 @@ class KvTransfer {
 class KvTransfers {
  public:
   static constexpr int64_t kBytesAStep = int64_t{4} << 20;
-  static constexpr int64_t kPagesAStep = 256;
   static constexpr int32_t kMost = 16;  // that wait at once
 
   KvTransfers() = default;

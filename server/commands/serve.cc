@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/request/step_bounds.h"
 #include "models/opened_model.h"
 #include "server/base/heap_trim.h"
 #include "server/base/worker_pool.h"
@@ -152,8 +153,9 @@ void LogServerLimits(const ServerOptions& options) {
     const SessionDirLimits& files = options.session_dir_limits;
     spdlog::info(
         "limit: session_dir_size = {}: the oldest files of whoever has most go for another one; one "
-        "that is larger by itself is refused, FAILED_PRECONDITION",
-        files.max_bytes);
+        "that is larger by itself is refused, FAILED_PRECONDITION; of a step {} us, while one is saved or "
+        "restored",
+        files.max_bytes, kPagesCopied.us());
     spdlog::info("limit: session_dir_files = {}: the oldest of whoever has most go for another one",
                  files.max_files);
   }

@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/request/step_bounds.h"
 #include "tests/support/in_process_engine.h"
 
 namespace tramontane {
@@ -135,6 +137,49 @@ TEST(Cancellation, OfChoicesThatWereNotForkedYetEndsThemAll) {
   EXPECT_TRUE(next->status().ok());
 }
 
+// However many come at once, of however many choices; each is ended where it was cancelled before.
+TEST(Cancellation, AStepBeginsAPartOfAMass) {
+  constexpr int64_t kMass = 100, kChoices = 4, kBegun = kChoicesBegun.most / kChoices;
+  EngineLimits limits = SmallLimits(64);
+  limits.max_queued_requests = kMass;
+  SteppedEngine test(limits);
+  std::vector<std::unique_ptr<StreamReader>> mass;
+  for (int64_t i = 0; i < kMass; ++i) {
+    Request request = MakeRequest("four", 5, 5);
+    request.choices = kChoices;
+    mass.push_back(test.Submit(request));
+    mass.back()->stream().Cancel();
+  }
+  for (int64_t begun = kBegun; begun < kMass + kBegun; begun += kBegun) {
+    test.Step();
+    EXPECT_EQ(test.engine().Load().finished_requests, std::min(begun, kMass));
+  }
+}
+
+TEST(Cancellation, AStepEndsAPartOfAMass) {
+  constexpr int64_t kMass = 700;
+  EngineLimits limits = OneSlot();
+  limits.max_queued_requests = kMass;
+  SteppedEngine test(limits);
+  std::vector<std::unique_ptr<StreamReader>> mass;
+  for (int64_t i = 0; i < kMass; ++i) mass.push_back(test.Submit(MakeRequest("one", 40, 20)));
+  for (int step = 0; step < 8; ++step) test.Step();  // until all have begun to wait
+  for (const auto& reader : mass) reader->stream().Cancel();
+  int64_t steps = 0;
+  for (int64_t finished = 0; finished < kMass; ++steps) {
+    const int64_t visits = test.engine().Load().waiting_visits;
+    test.Step();
+    EXPECT_LE(test.engine().Load().waiting_visits - visits, kWaitingEnded.most);
+    ASSERT_LT(steps, kMass) << "has stopped to end them";
+    finished = test.engine().Load().finished_requests;
+  }
+  EXPECT_GE(steps, kMass / kWaitingEnded.most);
+  for (const auto& reader : mass) {
+    reader->WaitToEnd();
+    EXPECT_EQ(reader->status().code(), StatusCode::kCancelled);
+  }
+}
+
 // Steps look at none of ten thousand that wait but those whose readers are gone or whose time is up, however
 // the times are ordered.
 TEST(Cancellation, StepsVisitOfTenThousandThatWaitOnlyThoseThatEnd) {
@@ -142,8 +187,9 @@ TEST(Cancellation, StepsVisitOfTenThousandThatWaitOnlyThoseThatEnd) {
   constexpr int64_t kHour = 3'600'000'000'000;
   EngineLimits limits = OneSlot();
   limits.max_queued_requests = kWaiting + 1;
-  SteppedEngine test(limits);
-  const auto running = test.Submit(MakeRequest("running", 5, 50));
+  limits.context = 200;
+  SteppedEngine test(limits, {16});
+  const auto running = test.Submit(MakeRequest("running", 5, 190));
   ASSERT_TRUE(running->refused().ok()) << running->refused();
   test.Step();
   std::vector<std::unique_ptr<StreamReader>> waiting;

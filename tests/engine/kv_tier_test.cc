@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <thread>
@@ -21,6 +22,7 @@
 
 #include "engine/engine.h"
 #include "engine/kv/kv_store.h"
+#include "engine/request/step_bounds.h"
 #include "engine/run/model_runner.h"
 #include "engine/transfer/kv_report.h"
 #include "engine/transfer/kv_transfer.h"
@@ -515,17 +517,62 @@ class MemoryRunner final : public ModelRunner {
   }
   Status ReadPages(std::span<const PageImage> images) override {
     for (const PageImage& image : images) std::memcpy(image.bytes, Page(image.page), page_bytes_);
+    images_ += std::ssize(images);
     return {};
   }
   Status WritePages(std::span<const PageImage> images) override {
     for (const PageImage& image : images) std::memcpy(Page(image.page), image.bytes, page_bytes_);
+    images_ += std::ssize(images);
     return {};
   }
+  int64_t images() const { return images_; }  // read and written so far
 
  private:
+  int64_t images_ = 0;
   const size_t page_bytes_;
   std::vector<std::byte> pool_;
 };
+
+// A long text goes out and comes back a part at a time; to find it first, and last, takes steps of their own.
+TEST(Transfers, AStepCopiesAPartOfALongText) {
+  constexpr int32_t kPage = 4, kBlocks = 3 * kPagesCopied.most + 10;
+  KvFormat format;
+  format.kv_heads = 1;
+  format.head_dim = 8;
+  format.page_size = kPage;
+  const KvLayout layout = MakeKvLayout({0}, format);
+  KvStore store(layout, kBlocks + 10, PrefixCache::kOn);
+  MemoryRunner runner(kBlocks + 10, layout.page_bytes());
+  std::vector<int32_t> tokens(kPage * kBlocks);
+  std::iota(tokens.begin(), tokens.end(), 1);
+  Lease lease = store.NewLease();
+  store.Acquire(lease, {.tokens = tokens, .salt = ""});
+  std::vector<PageCopy> copies;
+  store.Extend(lease, 0, std::ssize(tokens), &copies);
+  store.Seal(lease, tokens, std::ssize(tokens));
+  store.Release(lease);
+  KvTransfers transfers;
+  const auto copied_by_step = [&](const std::shared_ptr<KvTransfer>& transfer, KvStore& of) {
+    std::vector<int64_t> copied;
+    EXPECT_TRUE(transfers.Push(transfer, layout));
+    while (transfers.any()) {
+      const int64_t before = runner.images();
+      EXPECT_TRUE(transfers.Work(of, runner).ok());
+      copied.push_back(runner.images() - before);
+    }
+    return copied;
+  };
+  tokens.push_back(1);
+  const CachedText text = {.tokens = tokens, .salt = ""};
+  const auto out = std::make_shared<KvTransfer>(text);
+  constexpr int64_t kPart = kPagesCopied.most;
+  EXPECT_THAT(copied_by_step(out, store), ElementsAre(0, kPart, kPart, kPart, 10));
+  ASSERT_EQ(out->tokens(), kPage * kBlocks);
+  KvStore other(layout, kBlocks + 10, PrefixCache::kOn);
+  const auto back = std::make_shared<KvTransfer>(text, out->TakePages());
+  EXPECT_THAT(copied_by_step(back, other), ElementsAre(kPart, kPart, kPart, 10, 0));
+  EXPECT_EQ(back->tokens(), kPage * kBlocks);
+}
 
 // Half of the pool is a session's, so that a text that is put there makes room with its own first pages.
 TEST(BehindTransfers, APageThatGoesAtOnceLeavesItsOwnImage) {

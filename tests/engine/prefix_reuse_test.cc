@@ -4,9 +4,11 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/request/step_bounds.h"
 #include "tests/support/in_process_engine.h"
 
 namespace tramontane {
@@ -76,6 +78,30 @@ TEST(PrefixReuse, ABlockIsHashedOnce) {
       << "60 tokens were fed in all, 40 of them in blocks asked for";
   Ask(test, request);
   EXPECT_EQ(test.engine().Load().hashed_blocks, 10);
+}
+
+// However many ask at once for what is known, and however long it is.
+TEST(PrefixReuse, AStepFindsAPartOfWhatIsKnown) {
+  constexpr int64_t kTexts = 40, kTokens = 2'000;
+  static_assert(kTexts * kTokens > 2 * kTokensFound.most);
+  EngineLimits limits = SmallLimits(4'000);
+  limits.context = kTokens + 10;
+  limits.max_step_tokens = 4'000;
+  limits.max_sequences = kTexts;
+  SteppedEngine test(limits, {16});
+  const Request known = MakeRequest("known", kTokens + 1, 2);
+  Ask(test, known);
+  std::vector<std::unique_ptr<StreamReader>> asked;
+  for (int64_t i = 0; i < kTexts; ++i) asked.push_back(test.Submit(known));
+  int64_t steps = 0;
+  for (int64_t found = 0; found < kTexts * kTokens; ++steps) {
+    test.Step();
+    const int64_t before = std::exchange(found, test.engine().Load().prefix_hits);
+    EXPECT_LT(found - before, kTokensFound.most + kTokens);
+    ASSERT_LT(steps, 100) << "has stopped to begin them";
+  }
+  EXPECT_GT(steps, 2);
+  for (const auto& reader : asked) test.RunToEnd({reader.get()});
 }
 
 // Others come and go until the pool was filled many times over.

@@ -482,8 +482,8 @@ TEST(EngineLimitsTest, PrintsEveryBoundWithWhatHappensThere) {
   const EngineLimits limits = SmallSteps(TestLayout({0}, 4));
   const std::string text = limits.ToString();
   EXPECT_THAT(text,
-              ::testing::HasSubstr("pool_pages = 1000: the youngest sequence is preempted and recomputed\n"));
-  EXPECT_THAT(text, ::testing::HasSubstr("max_sequences = 64: later requests wait in order\n"));
+              ::testing::HasSubstr("pool_pages = 1000: the youngest sequence is preempted and recomputed; of a step 50 us\n"));
+  EXPECT_THAT(text, ::testing::HasSubstr("max_sequences = 64: later requests wait in order; of a step 19 us\n"));
   EXPECT_THAT(text, ::testing::HasSubstr(
                         "lane_policy = fair: after max_prefill_steps prefill steps comes a decode step\n"));
   EXPECT_THAT(text,

@@ -20,16 +20,14 @@ std::span<const uint32_t> MaskOf(const LiveChoice& choice) {
   return choice.constraint->mask();
 }
 
-MaskWaits::MaskWaits(const EngineLimits& limits, Scheduler& scheduler, Signal& wake, EngineLoad& counters,
-                     std::function<void(LiveChoice&, const Status&)> fail)
+MaskWaits::MaskWaits(const EngineLimits& limits, Scheduler& scheduler, Signal& wake, EngineLoad& counters)
     : max_wait_ns_(limits.max_constraint_step_ns),
       scheduler_(scheduler),
       wake_(wake),
       counters_(counters),
-      fail_(std::move(fail)),
       workers_(limits.mask_workers, kMasksPerSequence * static_cast<size_t>(limits.max_sequences), wake) {}
 
-void MaskWaits::Wait(const StepPlan& plan) {
+MaskWaits::Failures MaskWaits::Wait(const StepPlan& plan) {
   const SteadyClock clock;  // real time: workers have no other
   const int64_t until_ns = clock.NowNs() + max_wait_ns_;
   while (IsWorthWaiting(plan)) {
@@ -37,7 +35,7 @@ void MaskWaits::Wait(const StepPlan& plan) {
     if (left_ns <= 0) break;
     wake_.Wait(left_ns);
   }
-  HoldLateRows(plan);
+  return HoldLateRows(plan);
 }
 
 bool MaskWaits::IsWorthWaiting(const StepPlan& plan) {
@@ -48,27 +46,34 @@ bool MaskWaits::IsWorthWaiting(const StepPlan& plan) {
   });
 }
 
-void MaskWaits::HoldLateRows(const StepPlan& plan) {
+MaskWaits::Failures MaskWaits::HoldLateRows(const StepPlan& plan) {
+  Failures failures;
   for (const StepRow& row : plan.rows) {
     LiveChoice& choice = ChoiceOf(row);
     if (choice.constraint == nullptr || choice.ended || plan.Draws(row) == 0) continue;
     choice.late = !choice.constraint->ready();
     if (choice.late) {
       Hold(choice);
-    } else {
-      Settle(choice);
+    } else if (Status fault = Settle(choice); !fault.ok()) {
+      failures.push_back({&choice, std::move(fault)});
     }
   }
+  return failures;
 }
 
-void MaskWaits::ResumeWhatIsReady() {
+MaskWaits::Failures MaskWaits::ResumeWhatIsReady() {
+  Failures failures;
   for (size_t i = held_.size(); i-- > 0;) {
     LiveChoice& choice = *held_[i];
     if (!choice.constraint->ready() || choice.late) continue;
     held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
-    Settle(choice);
-    if (!choice.ended) scheduler_.Resume(&choice);
+    if (Status fault = Settle(choice); !fault.ok()) {
+      failures.push_back({&choice, std::move(fault)});
+    } else {
+      scheduler_.Resume(&choice);
+    }
   }
+  return failures;
 }
 
 void MaskWaits::Note(LiveChoice& choice) {
@@ -83,23 +88,22 @@ void MaskWaits::Hold(LiveChoice& choice) {
 }
 
 // What the workers found out. REQUIRES: the constraint is ready.
-void MaskWaits::Settle(LiveChoice& choice) {
+Status MaskWaits::Settle(LiveChoice& choice) {
   choice.undecided = false;
   counters_.constraint_ns += choice.constraint->TakeSpentNs();
-  const Status fault = choice.constraint->fault();
-  if (!fault.ok()) fail_(choice, fault);
+  return choice.constraint->fault();
 }
 
 // A choice that was slow before is not planned until its mask is there: it would only be computed in vain.
-void MaskWaits::Follow(LiveChoice& choice, int32_t token) {
+Status MaskWaits::Follow(LiveChoice& choice, int32_t token) {
   ++counters_.constrained_tokens;
   const bool slow = choice.constraint->slow();
   choice.constraint->Follow(token);
   choice.undecided = true;
-  if (!workers_.Post(choice.constraint)) {
-    return fail_(choice, ResourceExhausted("too many constraints are being followed at once"));
-  }
+  if (!workers_.Post(choice.constraint))
+    return ResourceExhausted("too many constraints are being followed at once");
   if (slow) Hold(choice);
+  return {};
 }
 
 // What a matcher has gathered may be large: a worker frees it.

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -24,34 +23,38 @@ std::span<const uint32_t> MaskOf(const LiveChoice& choice);
 
 class MaskWaits {
  public:
-  // `fail` ends a choice, which calls Abandon for it. The rest is borrowed; `wake` is notified when a mask is
-  // filled.
-  MaskWaits(const EngineLimits& limits, Scheduler& scheduler, Signal& wake, EngineLoad& counters,
-            std::function<void(LiveChoice&, const Status&)> fail);
+  // What is here is borrowed; `wake` is notified when a mask is filled.
+  MaskWaits(const EngineLimits& limits, Scheduler& scheduler, Signal& wake, EngineLoad& counters);
+
+  // Choices that cannot go on, and why: whoever asked ends them, which calls Abandon.
+  struct Failure {
+    LiveChoice* choice = nullptr;
+    Status why;
+  };
+  using Failures = std::vector<Failure>;
 
   bool any_held() const { return !held_.empty(); }
 
   // Until the masks of the plan's rows are filled, or for as long as a step may wait for them; then those
   // that are not sit this step out.
-  void Wait(const StepPlan& plan);
-  void ResumeWhatIsReady();
+  [[nodiscard]] Failures Wait(const StepPlan& plan);
+  [[nodiscard]] Failures ResumeWhatIsReady();
   // A choice that the scheduler may have held because it preempted it while its mask was being filled.
   void Note(LiveChoice& choice);
-  // The choice has taken a token: its next mask is asked for.
-  void Follow(LiveChoice& choice, int32_t token);
+  // The choice has taken a token: its next mask is asked for. An error: it cannot go on.
+  [[nodiscard]] Status Follow(LiveChoice& choice, int32_t token);
   void Abandon(LiveChoice& choice);
 
  private:
   static bool IsWorthWaiting(const StepPlan& plan);
-  void HoldLateRows(const StepPlan& plan);
+  Failures HoldLateRows(const StepPlan& plan);
   void Hold(LiveChoice& choice);
-  void Settle(LiveChoice& choice);
+  Status Settle(LiveChoice& choice);
 
   const int64_t max_wait_ns_;
   Scheduler& scheduler_;
   Signal& wake_;
   EngineLoad& counters_;
-  const std::function<void(LiveChoice&, const Status&)> fail_;
   std::vector<LiveChoice*> held_;  // in no plan until their masks are filled; at most max_sequences
   MaskWorkers workers_;            // last: its threads notify wake_
 };
