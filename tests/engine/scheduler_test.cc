@@ -410,7 +410,7 @@ TEST_F(Reevaluation, TheSinksOfAYoungForkAreLetGoBeforeAnOlderSequences) {
   fork.max_len = 100;
   const StepPlan prompt = scheduler_->Plan(0);
   ASSERT_EQ(prompt.rows.size(), 1u);
-  ASSERT_EQ(prompt.rows[0].ask.samples, 2);
+  ASSERT_EQ(prompt.Draws(prompt.rows[0]), 2);
   scheduler_->Fork(parent, &fork);
   parent.tokens.push_back(1);
   fork.tokens.push_back(1);
