@@ -16,7 +16,7 @@ Preemption::Preemption(KvStore& store, Admission& admission, PartWay& prompts, s
                               [](const auto& group) { return group.window > 0; })) {}
 
 bool Preemption::MakeRoomFor(const Sequence& sequence) {
-  if (LetGoOfSomeKept()) return true;
+  if (LetGoOfSomeKept()) return true;  // else nothing is kept
   if (Sequence* held = HeldWithPages()) {
     Preempt(held);
     return true;
@@ -44,7 +44,6 @@ Sequence* Preemption::HeldWithPages() const {
 void Preemption::Preempt(Sequence* sequence) {
   ++sequence->usage_.preemptions;
   ++preemptions_;
-  LetGoOfKept(sequence);
   SendBack(sequence);
 }
 

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
+#include "engine/request/step_bounds.h"
 #include "tests/engine/fake_serving.h"
 
 namespace tramontane {
@@ -434,6 +436,55 @@ TEST_F(Reevaluation, TheSinksOfAYoungForkAreLetGoBeforeAnOlderSequences) {
   EXPECT_TRUE(sequence_.has_kept());
 }
 
+TEST_F(Reevaluation, SinksAreLetGoBeforeAnybodyIsPreempted) {
+  Start(/*pool_pages=*/20);
+  StepToTheDiscard();
+  scheduler_->Hold(&sequence_);  // the first that would be preempted
+  ASSERT_TRUE(sequence_.has_kept());
+  Request other_request;
+  Sequence other;
+  Admit(&other_request, &other, "b", 9, 32);
+  while (other.decode_left() || other.tokens.size() == 9) ASSERT_NE(Step().lane, Lane::kIdle);
+  EXPECT_EQ(scheduler_->preemptions(), 0);
+  EXPECT_FALSE(sequence_.has_kept());
+  scheduler_->Finish(&other);
+  scheduler_->Finish(&sequence_);
+}
+
+TEST_F(Reevaluation, WhatLosesItsSinksWhileItWaitsExpectsNoneOfThem) {
+  Start(/*pool_pages=*/14);
+  StepToTheDiscard();
+  Request other_request;
+  Sequence other;
+  Admit(&other_request, &other, "b", 31, 32);
+  Discard();
+  EXPECT_EQ(sequence_.expected_hit(), 6);
+  EXPECT_EQ(Step().rows.at(0).sequence, &other);
+  EXPECT_FALSE(sequence_.has_kept());
+  EXPECT_EQ(sequence_.expected_hit(), 0);
+  scheduler_->Finish(&other);
+  scheduler_->Finish(&sequence_);
+}
+
+// A discard makes it the youngest.
+TEST_F(Reevaluation, WhatHasDiscardedLosesItsSinksBeforeOthers) {
+  Start(/*pool_pages=*/27);
+  Request request, crowd_request;
+  request.context_policy = request_.context_policy;
+  Sequence decodes, crowd;
+  Admit(&request, &decodes, "decodes", 9, 100);
+  StepToTheDiscard();
+  scheduler_->Hold(&decodes);
+  Admit(&crowd_request, &crowd, "crowd", 31, 32);
+  Discard();
+  ASSERT_TRUE(sequence_.has_kept());
+  ASSERT_TRUE(decodes.has_kept());
+  EXPECT_EQ(Step().rows.at(0).sequence, &crowd);
+  EXPECT_FALSE(sequence_.has_kept());
+  EXPECT_TRUE(decodes.has_kept());
+  for (Sequence* sequence : {&crowd, &decodes, &sequence_}) scheduler_->Finish(sequence);
+}
+
 TEST_F(Reevaluation, WhatEndsWhileItWaitsGivesItsSinksBack) {
   Start(/*pool_pages=*/22);
   StepToTheDiscard();
@@ -441,6 +492,152 @@ TEST_F(Reevaluation, WhatEndsWhileItWaitsGivesItsSinksBack) {
   EXPECT_EQ(scheduler_->store().held_pages(), 4);
   scheduler_->Finish(&sequence_);
   EXPECT_EQ(scheduler_->store().held_pages(), 0) << "while it waits";
+}
+
+// Two trees, each of which has more masks than a step may hold, and half of a step's tokens each.
+TEST(SchedulerTest, MasksOfCandidatesTakeTheirBytesOfAStepAndNoMore) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = TestLimits(layout, 10000);
+  limits.max_step_tokens = 8192;
+  limits.context = 16384;
+  Scheduler scheduler(limits, layout);
+  Request requests[2];
+  Sequence sequences[2];
+  CandidateTree trees[2];
+  for (int i = 0; i < 2; ++i) {
+    requests[i].id = std::to_string(i);
+    requests[i].prompt.assign(8, 1);
+    requests[i].candidates.assign(130, std::vector<int32_t>(32, 2));
+    trees[i] = CandidateTree::Of(requests[i].prompt, requests[i].candidates, 4);
+    sequences[i].request = &requests[i];
+    sequences[i].tree = &trees[i];
+    sequences[i].tokens = SequenceTokens(trees[i].tokens);
+    sequences[i].max_len = trees[i].places();
+    scheduler.Admit(&sequences[i], i);
+  }
+  int64_t tokens = 0, most_bytes = 0;
+  for (int steps = 0; sequences[0].prefill_left() + sequences[1].prefill_left() > 0 || steps == 0; ++steps) {
+    ASSERT_LT(steps, 100);
+    const StepPlan plan = scheduler.Plan(0);
+    int64_t bytes = 0;
+    std::vector<RowOutcome> outcomes;
+    for (const StepRow& row : plan.rows) {
+      bytes += TreeBytes(*row.sequence->tree, layout, row.sequence->lease(), row.start, EndOf(row));
+      outcomes.push_back({row.count});
+    }
+    EXPECT_LE(bytes, MaxTreeBytes(layout, limits.context)) << plan.ToString();
+    most_bytes = std::max(most_bytes, bytes);
+    tokens += plan.tokens;
+    scheduler.Apply(plan, outcomes);
+  }
+  EXPECT_EQ(tokens, trees[0].places() + trees[1].places());
+  EXPECT_GT(most_bytes, MaxTreeBytes(layout, limits.context) * 9 / 10);
+  for (Sequence& sequence : sequences) scheduler.Finish(&sequence);
+}
+
+// For each the store is asked what it knows.
+TEST(SchedulerTest, AStepMakesNoMorePromptsReadyThanSoManyTokens) {
+  const KvLayout layout = TestLayout({0}, 64);
+  EngineLimits limits = TestLimits(layout, 1000);
+  Scheduler scheduler(limits, layout);
+  std::vector<Request> requests(10);
+  std::vector<Sequence> sequences(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].prompt.assign(10'000, 1);
+    sequences[i].request = &requests[i];
+    sequences[i].tokens = SequenceTokens(requests[i].prompt);
+    sequences[i].max_len = 10'010;
+    scheduler.Admit(&sequences[i], static_cast<int64_t>(i));
+  }
+  scheduler.Plan(0);
+  const auto ready =
+      std::count_if(sequences.begin(), sequences.end(), [](const Sequence& s) { return s.slots() > 0; });
+  EXPECT_EQ(ready, kTokensFound.most / 10'000 + 1);
+}
+
+TEST(SchedulerTest, AForkHasTheMomentsAndCountsOfItsParent) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(SmallSteps(layout), layout);
+  serving.Submit({.id = "a", .prompt_tokens = 20, .max_tokens = 2, .choices = 2});
+  serving.RunUntilIdle(10);
+  const Timings& of_parent = serving.ended("a").timings[0];
+  const Timings& of_fork = serving.ended("a").timings[1];
+  EXPECT_GT(of_fork.admitted_ns, 0);
+  EXPECT_EQ(of_fork.admitted_ns, of_parent.admitted_ns);
+  EXPECT_EQ(of_fork.first_chunk_ns, of_parent.first_chunk_ns);
+  EXPECT_EQ(of_fork.last_chunk_ns, of_parent.last_chunk_ns);
+  EXPECT_EQ(serving.ended("a").usage[1].prefill_chunks, 3);
+}
+
+// Its next token may be anything until its mask is filled.
+TEST(SchedulerTest, AnUndecidedSequenceThatIsPreemptedIsHeld) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = TestLimits(layout, /*pool_pages=*/8);
+  limits.context = 28;
+  Scheduler scheduler(limits, layout);
+  Request requests[2];
+  Sequence sequences[2];
+  for (int i = 0; i < 2; ++i) {
+    requests[i].prompt.assign(8, 1);
+    sequences[i].request = &requests[i];
+    sequences[i].tokens = SequenceTokens(requests[i].prompt);
+    sequences[i].max_len = 28;
+    scheduler.Admit(&sequences[i], i);
+  }
+  sequences[1].undecided = true;
+  const auto step = [&] {
+    const StepPlan plan = scheduler.Plan(0);
+    std::vector<RowOutcome> outcomes;
+    for (const StepRow& row : plan.rows) {
+      outcomes.push_back({row.count});
+      if (plan.Draws(row) > 0) row.sequence->tokens.push_back(1);
+    }
+    if (plan.lane != Lane::kIdle) scheduler.Apply(plan, outcomes);
+    return plan;
+  };
+  while (scheduler.preemptions() == 0) ASSERT_NE(step().lane, Lane::kIdle);
+  EXPECT_TRUE(sequences[1].held());
+  scheduler.Finish(&sequences[0]);
+  EXPECT_EQ(scheduler.waiting(), 0);
+  scheduler.Resume(&sequences[1]);
+  EXPECT_EQ(step().rows.at(0).sequence, &sequences[1]);
+}
+
+// What it costs counts as its length does.
+TEST(SchedulerTest, APromptOfFewTokensAndManyKeysDoesNotFitOneChunk) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = TestLimits(layout, 1000);
+  limits.max_step_tokens = 64;
+  limits.attended_keys_per_token = 1;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "dear", .prompt_tokens = 20, .max_tokens = 4});
+  serving.Submit({.id = "cheap", .prompt_tokens = 5, .max_tokens = 4});
+  serving.Steps(1);
+  EXPECT_FALSE(serving.sequence("dear").fits_one_chunk());
+  EXPECT_TRUE(serving.sequence("cheap").fits_one_chunk());
+}
+
+TEST(SchedulerTest, AHeldSequenceCutsPrefillStepsAsOthersInDecodeDo) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = TestLimits(layout, 1000);
+  limits.max_step_tokens = 64;
+  limits.decode_gap_ns = 1;
+  limits.least_step_tokens = 4;
+  Scheduler scheduler(limits, layout);
+  Request requests[2];
+  Sequence sequences[2];
+  for (int i = 0; i < 2; ++i) {
+    requests[i].prompt.assign(i == 0 ? 2 : 40, 1);
+    sequences[i].request = &requests[i];
+    sequences[i].tokens = SequenceTokens(requests[i].prompt);
+    sequences[i].max_len = 50;
+  }
+  scheduler.Admit(&sequences[0], 0);
+  scheduler.Apply(scheduler.Plan(0), {{.accepted = 2}});
+  sequences[0].tokens.push_back(1);
+  scheduler.Hold(&sequences[0]);
+  scheduler.Admit(&sequences[1], 1);
+  EXPECT_EQ(scheduler.Plan(0).tokens, 4);
 }
 
 TEST(SchedulerTest, TimesAndCountsAreStampedOnTheWay) {
@@ -482,8 +679,10 @@ TEST(EngineLimitsTest, PrintsEveryBoundWithWhatHappensThere) {
   const EngineLimits limits = SmallSteps(TestLayout({0}, 4));
   const std::string text = limits.ToString();
   EXPECT_THAT(text,
-              ::testing::HasSubstr("pool_pages = 1000: the youngest sequence is preempted and recomputed; of a step 50 us\n"));
-  EXPECT_THAT(text, ::testing::HasSubstr("max_sequences = 64: later requests wait in order; of a step 19 us\n"));
+              ::testing::HasSubstr(
+                  "pool_pages = 1000: the youngest sequence is preempted and recomputed; of a step 50 us\n"));
+  EXPECT_THAT(text,
+              ::testing::HasSubstr("max_sequences = 64: later requests wait in order; of a step 19 us\n"));
   EXPECT_THAT(text, ::testing::HasSubstr(
                         "lane_policy = fair: after max_prefill_steps prefill steps comes a decode step\n"));
   EXPECT_THAT(text,
