@@ -45,26 +45,39 @@ class LogitRowsSeen final : public Model {
 };
 
 // Every token of the vocabulary adjusted in every row: more than one upload can carry. The larger vocabulary
-// is more than a slot has room for.
-class ManyAdjusts : public testing::TestWithParam<int32_t> {};
-INSTANTIATE_TEST_SUITE_P(Vocabularies, ManyAdjusts, testing::Values(2000, 8200));
+// is more than a slot has room for; of that one upload carries one row, or two.
+struct Vocabulary {
+  int32_t size;
+  int32_t logit_rows;
+};
+class ManyAdjusts : public testing::TestWithParam<Vocabulary> {};
+INSTANTIATE_TEST_SUITE_P(Vocabularies, ManyAdjusts,
+                         testing::Values(Vocabulary{2000, 1}, Vocabulary{8200, 1}, Vocabulary{8200, 17}),
+                         [](const auto& info) { return std::to_string(info.index); });
 
 TEST_P(ManyAdjusts, OfMoreRowsThanOneUploadCarriesGiveTheSameTokens) {
   TinyModel model;
-  model.vocab = GetParam();
+  model.vocab = GetParam().size;
   model.Randomise(2);
   const TempFolder folder;
   model.WriteMistral(folder);
   CpuEngine::Options options;
   options.limits = SmallLimits(400);
-  options.limits.max_logit_rows = 1;  // room for the vocabulary's adjusted logits: one row
+  options.limits.max_logit_rows = GetParam().logit_rows;
   options.limits.max_logit_bias = model.vocab;
   Request request = MakeRequest("r", 10, 12);
   request.sampling.frequency_penalty = 0.5f;
-  for (int32_t t = 0; t < model.vocab; ++t)
-    request.sampling.logit_bias.push_back({t, t % 3 == 0 ? 1.0f : 0.0f});
+  request.output.logprobs = 2;
+  const auto tops_of = [](const StreamReader& reader) {
+    std::vector<float> tops;
+    for (const TokenInfo& info : reader.choice().logprobs) {
+      for (const TokenLogprob& top : info.top) tops.push_back(top.logprob);
+    }
+    return tops;
+  };
 
   std::vector<std::vector<int32_t>> alone;
+  std::vector<std::vector<float>> alone_tops;
   CpuEngine one(folder.path(), options);
   CpuEngine crowd(folder.path(), options);
   std::vector<std::unique_ptr<StreamReader>> readers;
@@ -72,14 +85,22 @@ TEST_P(ManyAdjusts, OfMoreRowsThanOneUploadCarriesGiveTheSameTokens) {
   for (int i = 0; i < 5; ++i) {
     request.id = "r" + std::to_string(i);
     request.prompt[0] = 3 + i;
+    request.sampling.logit_bias.clear();
+    for (int32_t t = 0; t < model.vocab; ++t)
+      request.sampling.logit_bias.push_back({t, t % 5 == i ? 4.0f : 0.0f});
     auto reader = one.Submit(request);
     one.RunToEnd({reader.get()});
     alone.push_back(reader->choice().ids);
+    alone_tops.push_back(tops_of(*reader));
     readers.push_back(crowd.Submit(request));
     all.push_back(readers.back().get());
   }
   crowd.RunToEnd(all);
-  for (size_t i = 0; i < alone.size(); ++i) EXPECT_EQ(all[i]->choice().ids, alone[i]);
+  for (size_t i = 0; i < alone.size(); ++i) {
+    EXPECT_EQ(all[i]->choice().ids, alone[i]);
+    EXPECT_EQ(tops_of(*all[i]), alone_tops[i]);
+    EXPECT_EQ(alone_tops[i].size(), 24u);
+  }
 }
 
 TEST(BackendModelRunner, PromptScoresInSlicesEqualScoresAtOnce) {
@@ -110,6 +131,7 @@ TEST(BackendModelRunner, PromptScoresInSlicesEqualScoresAtOnce) {
       EXPECT_EQ(sliced[i].logprob, scores[0][i].logprob);
       EXPECT_EQ(sliced[i].rank, scores[0][i].rank);
       ASSERT_EQ(sliced[i].top.size(), 20u);
+      EXPECT_LT(sliced[i].top[0].logprob, 0.0f);
       EXPECT_EQ(sliced[i].top[19].logprob, scores[0][i].top[19].logprob);
     }
   }

@@ -264,6 +264,15 @@ TEST(BatchBuilder, TheFullestStepFitsItsBound) {
   }
 }
 
+TEST(BatchBuilder, ItsBoundHasRoomForWhatEveryTokenSeesOfSinks) {
+  const KvLayout layout = Layout({0, 6});
+  EngineLimits more = Limits();
+  more.max_step_tokens = Limits().max_step_tokens + 1000;
+  constexpr int64_t kTokenBytes = 2 * 4 + 2 * 8 + 4 * 4;  // id, position; a slot in each group; of sinks
+  EXPECT_GE(BatchBuilder(layout, more, 64).max_bytes() - BatchBuilder(layout, Limits(), 64).max_bytes(),
+            900 * kTokenBytes);
+}
+
 // ---- the tables that stay on the device ----------------------------------------------------------
 
 // One sequence of a slot, as the scheduler moves it.
