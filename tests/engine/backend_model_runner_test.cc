@@ -299,12 +299,13 @@ TEST(BackendModelRunner, ADecodeStepInWhichARowSeesSinksIsTwoReplaysToo) {
     BackendEngine::Options options;
     options.limits = SmallLimits(400);
     options.limits.steps_in_flight = 2;
+    options.limits.recorded_rows = {2, 3, 4};  // of three rows only where none sees sinks
     options.recorded = recorded;
     int64_t steps = 0, mixed_steps = 0;
     options.on_forward = [&](const StepPlan& plan) {
       if (plan.lane != Lane::kDecode) return;
       ++steps;
-      mixed_steps += plan.rows.size() == 2 && IsPlain(plan.rows[0]) && SeesSinks(plan.rows[1]) ? 1 : 0;
+      mixed_steps += plan.rows.size() == 3 && IsPlain(plan.rows[1]) && SeesSinks(plan.rows[2]) ? 1 : 0;
     };
     BackendPtr made = MakeDelayedBackend(MakeCpuBackend({.threads = 1, .variant = ""}).value(),
                                          DelayedBackend::Runs::kWhenWaitedFor);
@@ -312,7 +313,8 @@ TEST(BackendModelRunner, ADecodeStepInWhichARowSeesSinksIsTwoReplaysToo) {
     BackendEngine test(std::move(made), folder.path(), options);
     auto endless_reader = test.Submit(endless);
     auto reader = test.Submit(MakeRequest("plain", 9, 20));
-    test.RunToEnd({endless_reader.get(), reader.get()});
+    auto other_reader = test.Submit(MakeRequest("other", 7, 20));
+    test.RunToEnd({endless_reader.get(), reader.get(), other_reader.get()});
     ids.push_back(endless_reader->choice().ids);
     ids.push_back(reader->choice().ids);
     EXPECT_GT(mixed_steps, 5);

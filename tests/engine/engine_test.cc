@@ -304,6 +304,24 @@ TEST_P(EngineWithStepsInFlight, RowsThatAreNotFiniteEndAlone) {
   EXPECT_EQ(test.engine().Load().held_pages, 0);
 }
 
+TEST_P(EngineWithStepsInFlight, AScoreThatIsNotFiniteEndsItsRequestAndNothingIsDrawn) {
+  EngineLimits limits = SmallLimits(64);
+  limits.steps_in_flight = GetParam();
+  SteppedEngine test(limits);
+  test.runner().not_finite = [](const std::string&, int32_t, int64_t position) { return position == 3; };
+  Request request = MakeRequest("bad", 5, 10);
+  request.output.prompt_logprobs = 0;
+  auto reader = test.Submit(request);
+  test.RunToEnd({reader.get()});
+  test.Step();
+  EXPECT_TRUE(reader->choice().ids.empty());
+  ASSERT_EQ(reader->choice().finished.size(), 1u);
+  EXPECT_EQ(reader->choice().end().status.code(), StatusCode::kInternal);
+  EXPECT_EQ(test.engine().Load().output_tokens, 0);
+  EXPECT_EQ(test.engine().Load().failed_rows, 1);
+  EXPECT_EQ(test.engine().Load().held_pages, 0);
+}
+
 // The plan that the device gets knows the token it begins with (one step in flight), or leaves it to the
 // device.
 TEST_P(EngineWithStepsInFlight, ADecodeStepIsForwardedBeforeItsTokenIsKnownOrAfter) {

@@ -83,7 +83,9 @@ Status FakeModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs) {
     if (want.kind == Want::Kind::kScore) {
       sampling.row.forced_token = want.id;
       sampling.row.top_logprobs = std::max(request.output.prompt_logprobs, 0);
-      step.result.wants.push_back(Choose(step.logits[w], want.kind, sampling));
+      const bool fails = not_finite && not_finite(request.id, 0, want.position + 1);
+      step.result.wants.push_back(fails ? WantResult{.kind = want.kind}
+                                        : Choose(step.logits[w], want.kind, sampling));
       continue;
     }
     sampling = *choice++;
