@@ -546,7 +546,7 @@ TEST(Transfers, AStepCopiesAPartOfALongText) {
   std::vector<int32_t> tokens(kPage * kBlocks);
   std::iota(tokens.begin(), tokens.end(), 1);
   Lease lease = store.NewLease();
-  store.Acquire(lease, {.tokens = tokens, .salt = ""});
+  store.Acquire(lease, {.tokens = tokens});
   std::vector<PageCopy> copies;
   store.Extend(lease, 0, std::ssize(tokens), &copies);
   store.Seal(lease, tokens, std::ssize(tokens));
@@ -563,7 +563,7 @@ TEST(Transfers, AStepCopiesAPartOfALongText) {
     return copied;
   };
   tokens.push_back(1);
-  const CachedText text = {.tokens = tokens, .salt = ""};
+  const CachedText text = {.tokens = tokens};
   const auto out = std::make_shared<KvTransfer>(text);
   constexpr int64_t kPart = kPagesCopied.most;
   EXPECT_THAT(copied_by_step(out, store), ElementsAre(0, kPart, kPart, kPart, 10));
