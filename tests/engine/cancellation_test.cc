@@ -180,6 +180,24 @@ TEST(Cancellation, AStepEndsAPartOfAMass) {
   }
 }
 
+TEST(Cancellation, AStepLetsGoOfAPartOfThePagesOfLongTexts) {
+  constexpr int64_t kTexts = 5, kTokens = 2'100;
+  static_assert(4 * kTokens > kPagesLetGo.most && 3 * kTokens < kPagesLetGo.most);
+  EngineLimits limits = SmallLimits(kTexts * (kTokens + 20));
+  limits.page_size = 1;
+  limits.context = kTokens + 20;
+  limits.max_step_tokens = 2'200;
+  SteppedEngine test(limits);
+  std::vector<std::unique_ptr<StreamReader>> texts;
+  for (uint32_t i = 0; i < kTexts; ++i) texts.push_back(test.Submit(MakeRequest("long", kTokens, 19, i)));
+  while (test.engine().Load().held_pages < kTexts * kTokens) test.Step();
+  for (const auto& reader : texts) reader->stream().Cancel();
+  test.Step();
+  EXPECT_EQ(test.engine().Load().finished_requests, 4);
+  test.Step();
+  EXPECT_EQ(test.engine().Load().finished_requests, 5);
+}
+
 // Steps look at none of ten thousand that wait but those whose readers are gone or whose time is up, however
 // the times are ordered.
 TEST(Cancellation, StepsVisitOfTenThousandThatWaitOnlyThoseThatEnd) {

@@ -533,16 +533,17 @@ class MemoryRunner final : public ModelRunner {
   std::vector<std::byte> pool_;
 };
 
-// A long text goes out and comes back a part at a time; to find it first, and last, takes steps of their own.
+// A long text goes out and comes back a part at a time, of a window's pages those alone that it shows; to
+// find it first, and last, takes steps of their own.
 TEST(Transfers, AStepCopiesAPartOfALongText) {
-  constexpr int32_t kPage = 4, kBlocks = 3 * kPagesCopied.most + 10;
+  constexpr int32_t kPage = 4, kBlocks = 3 * kPagesCopied.most + 10, kPool = 2 * kBlocks + 10;
   KvFormat format;
   format.kv_heads = 1;
   format.head_dim = 8;
   format.page_size = kPage;
-  const KvLayout layout = MakeKvLayout({0}, format);
-  KvStore store(layout, kBlocks + 10, PrefixCache::kOn);
-  MemoryRunner runner(kBlocks + 10, layout.page_bytes());
+  const KvLayout layout = MakeKvLayout({0, 24}, format);
+  KvStore store(layout, kPool, PrefixCache::kOn);
+  MemoryRunner runner(kPool, layout.page_bytes());
   std::vector<int32_t> tokens(kPage * kBlocks);
   std::iota(tokens.begin(), tokens.end(), 1);
   Lease lease = store.NewLease();
@@ -566,11 +567,11 @@ TEST(Transfers, AStepCopiesAPartOfALongText) {
   const CachedText text = {.tokens = tokens};
   const auto out = std::make_shared<KvTransfer>(text);
   constexpr int64_t kPart = kPagesCopied.most;
-  EXPECT_THAT(copied_by_step(out, store), ElementsAre(0, kPart, kPart, kPart, 10));
+  EXPECT_THAT(copied_by_step(out, store), ElementsAre(0, kPart, kPart, kPart, 10 + 6));
   ASSERT_EQ(out->tokens(), kPage * kBlocks);
-  KvStore other(layout, kBlocks + 10, PrefixCache::kOn);
+  KvStore other(layout, kPool, PrefixCache::kOn);
   const auto back = std::make_shared<KvTransfer>(text, out->TakePages());
-  EXPECT_THAT(copied_by_step(back, other), ElementsAre(kPart, kPart, kPart, 10, 0));
+  EXPECT_THAT(copied_by_step(back, other), ElementsAre(kPart, kPart, kPart, 10 + 6, 0));
   EXPECT_EQ(back->tokens(), kPage * kBlocks);
 }
 

@@ -87,11 +87,14 @@ TEST(PrefixReuse, AStepFindsAPartOfWhatIsKnown) {
   EngineLimits limits = SmallLimits(4'000);
   limits.context = kTokens + 10;
   limits.max_step_tokens = 4'000;
-  limits.max_sequences = kTexts;
+  limits.max_sequences = kTexts + 1;
+  limits.lane_policy = LanePolicy::kDecodeFirst;
   SteppedEngine test(limits, {16});
   const Request known = MakeRequest("known", kTokens + 1, 2);
   Ask(test, known);
   std::vector<std::unique_ptr<StreamReader>> asked;
+  asked.push_back(test.Submit(MakeRequest("until all have been made ready", 5, 10, 1)));
+  test.Step();
   for (int64_t i = 0; i < kTexts; ++i) asked.push_back(test.Submit(known));
   int64_t steps = 0;
   for (int64_t found = 0; found < kTexts * kTokens; ++steps) {
