@@ -18,6 +18,7 @@ class InstantRunner final : public ModelRunner {
   Status WritePages(std::span<const PageImage>) override { return {}; }
   StatusOr<StepTicket> Forward(const StepPlan& plan) override {
     result_.wants.clear();
+    result_.wants.reserve(plan.wants.size());
     for (const Want& want : plan.wants)
       result_.wants.push_back({.kind = want.kind, .token = {.token = 7, .logprob = -1.0f}, .rank = 1});
     return StepTicket{plan.step};
