@@ -57,10 +57,6 @@ RowView SeenAt(const Lease& lease, int64_t position) {
           .sink_limit = lease.policy.type == ContextPolicyType::kShift ? view.sink_query_position : 0};
 }
 
-int64_t FirstSeen(const Lease& lease, const KvLayout& layout, size_t group, int64_t position) {
-  return std::max(FirstVisible(position, layout.groups[group].window), SeenAt(lease, position).left);
-}
-
 bool EndsNear(const Lease& lease, const KvLayout& layout, int64_t begin, size_t group) {
   const int32_t page_size = layout.format.page_size;
   const bool under_policy = begin >= PlainBlocksEnd(lease.policy, layout);

@@ -107,7 +107,10 @@ RowView SeenAt(const Lease& lease, int64_t position);
 int64_t SinkPages(const Lease& lease, const KvLayout& layout, size_t group);
 
 // The first position that a row there sees in a group, but for sinks.
-int64_t FirstSeen(const Lease& lease, const KvLayout& layout, size_t group, int64_t position);
+inline int64_t FirstSeen(const Lease& lease, const KvLayout& layout, size_t group, int64_t position) {
+  const int64_t visible = FirstVisible(position, layout.groups[group].window);
+  return position < lease.plain_len ? visible : std::max(visible, SeenAt(lease, position).left);
+}
 inline int64_t EndOf(const PageTable& table, int32_t page_size) {
   return table.kv_base + static_cast<int64_t>(table.pages.size()) * page_size;
 }

@@ -54,6 +54,36 @@ TEST(KvStoreTest, APageIsFreeOnlyWhenItsLastLeaseLetsGo) {
   EXPECT_EQ(store.references(page), 0);
 }
 
+// A sequence begins again with it: whom it is for, and what it may expect.
+TEST(KvStoreTest, ALeaseThatIsLetGoKeepsWhatItIsFor) {
+  KvStore store(TestLayout({0}, 4), 4, PrefixCache::kOn);
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  constexpr ContextPolicy kPolicy = {.type = ContextPolicyType::kSinks, .n_ctx = 4};
+  Lease lease = store.NewLease(kPolicy);
+  lease.prefers_cache = true;
+  store.Expect(lease, {.tokens = tokens}, KvStore::Beyond::kAsItWas, /*at_least=*/3);
+  EXPECT_TRUE(lease.expected.ends_within_page);
+  store.Acquire(lease, {.tokens = tokens});
+  Extend(store, lease, 0, 10);
+  const uint64_t id = lease.id;
+  store.SetAside(lease, 10);
+  const auto expect_kept = [&] {
+    EXPECT_EQ(lease.policy, kPolicy);
+    EXPECT_TRUE(lease.prefers_cache);
+    EXPECT_EQ(lease.expected.tokens, 3);
+  };
+  expect_kept();
+  store.Expect(lease, {.tokens = tokens}, KvStore::Beyond::kAsItWas);
+  EXPECT_EQ(lease.expected.tokens, 10);
+  EXPECT_FALSE(lease.expected.ends_within_page) << "its page is its own";
+  lease.expected.tokens = 3;
+  ASSERT_EQ(store.Acquire(lease, {.tokens = tokens}), 10);
+  EXPECT_NE(lease.id, id) << "its tables may be others";
+  expect_kept();
+  store.Release(lease);
+  expect_kept();
+}
+
 TEST(KvStoreTest, APageJustFreedIsTakenNext) {
   KvStore store(TestLayout({0}, 4), 8, PrefixCache::kOff);
   Lease first = store.NewLease();

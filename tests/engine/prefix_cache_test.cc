@@ -21,6 +21,17 @@
 namespace tramontane {
 namespace {
 
+// Two blocks of four ids.
+TEST(TextNamesTest, AMarkOfSeveralBlocksGoesWithItsLastPin) {
+  const KvLayout layout = TestLayout({0}, 4);
+  TextNames names(layout, 8, 1, ChainedHash, [](TextNames::Room) { return false; });
+  const PrefixTree::Node salt = names.PinSalt("of twenty characters");
+  EXPECT_EQ(names.tree().nodes(), 2);
+  EXPECT_EQ(names.FindSalt("of twenty characters"), salt);
+  names.tree().Unpin(salt);
+  EXPECT_EQ(names.tree().nodes(), 0);
+}
+
 constexpr int32_t kPage = 4;
 
 using Tokens = std::vector<int32_t>;

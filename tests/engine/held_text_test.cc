@@ -1,0 +1,141 @@
+// What is held for those who return: when a text is held, when it is not, and what becomes of its pages.
+#include "engine/kv/held_text.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "engine/kv/kv_store.h"
+#include "tests/engine/fake_serving.h"
+#include "tests/support/test_tier.h"
+
+namespace tramontane {
+namespace {
+
+constexpr ContextPolicy kSinksOf8 = {.type = ContextPolicyType::kSinks, .n_ctx = 8};
+
+std::vector<int32_t> Tokens(int64_t count, int32_t first = 1) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+// A lease that has computed the tokens.
+Lease Compute(KvStore& store, const std::vector<int32_t>& tokens, const ContextPolicy& policy = {}) {
+  Lease lease = store.NewLease(policy);
+  int64_t at = store.Acquire(lease, {.tokens = tokens});
+  std::vector<PageCopy> copies;
+  for (; at < std::ssize(tokens); ++at) {
+    store.Extend(lease, at, at + 1, &copies);
+    store.Seal(lease, tokens, at + 1);
+    store.Roll(lease, at + 1);
+  }
+  store.EndPlan();
+  return lease;
+}
+
+// Every page of the pool is taken once, by whom nobody knows.
+void TakeAll(KvStore& store) {
+  Lease lease = store.NewLease();
+  std::vector<PageCopy> copies;
+  store.Extend(lease, 0, store.available() * store.page_size(), &copies);
+  store.Release(lease);
+  if (store.has_moves()) store.MovesDone(store.TakeMoves().batch);
+}
+
+// Its last page is the text's, too.
+TEST(HeldTextTest, ALeaseThatHasNotWrittenBehindAnIdleTextIsNotSetAside) {
+  KvStore store(TestLayout({0}, 4), 8, PrefixCache::kOn);
+  const auto owner = std::make_shared<const KvOwner>();
+  const std::vector<int32_t> tokens = Tokens(11);
+  Lease first = Compute(store, Tokens(10), kSinksOf8);
+  store.LeaveIdle(first, tokens, 10, owner);
+  Lease next = store.NewLease(kSinksOf8);
+  ASSERT_EQ(store.Acquire(next, {.tokens = tokens, .owner = owner.get()}), 10);
+  store.SetAside(next, 10);
+  EXPECT_FALSE(next.is_set_aside());
+  EXPECT_EQ(store.idle_texts(), 1);
+  store.CheckAccounting();
+}
+
+TEST(HeldTextTest, APageThatAnotherLeaseHasWithoutANameIsNotHeld) {
+  KvStore store(TestLayout({0}, 4), 8, PrefixCache::kOff);
+  const std::vector<int32_t> tokens = Tokens(6);
+  Lease lease = Compute(store, tokens);
+  Lease fork = store.Fork(lease, 6);
+  store.LeaveIdle(lease, tokens, 6, std::make_shared<const KvOwner>());
+  EXPECT_EQ(store.idle_texts(), 0);
+  store.Release(fork);
+  store.CheckAccounting();
+  EXPECT_EQ(store.free_pages(), 8);
+}
+
+// Twelve blocks, of which the tree knows eight.
+TEST(HeldTextTest, WhereATextsOwnNamesFillTheTreeItIsHeldWithoutThem) {
+  KvStore store(TestLayout({4}, 4), 4, PrefixCache::kOn);
+  const auto owner = std::make_shared<const KvOwner>();
+  const std::vector<int32_t> tokens = Tokens(49);
+  Lease lease = Compute(store, Tokens(48));
+  store.LeaveIdle(lease, tokens, 48, owner);
+  Lease next = store.NewLease();
+  EXPECT_EQ(store.Acquire(next, {.tokens = tokens, .owner = owner.get()}), 48);
+  store.Release(next);
+  store.CheckAccounting();
+}
+
+// All names are of what is alive but those of the text that a page is put to.
+TEST(HeldTextTest, ATextThatGoesForItsOwnNextNameIsNoMore) {
+  KvStore store(TestLayout({4}, 4), 2, PrefixCache::kOn);
+  Lease other = Compute(store, Tokens(12));
+  const auto owner = std::make_shared<const KvOwner>();
+  ASSERT_TRUE(store.BeginIdle(owner, {}, {0}, 4));
+  std::vector<TakenPage> taken;
+  EXPECT_FALSE(store.PlantIdle(*owner, store.NewLease(), 0, 0, KvStore::Known::kByLease, &taken));
+  EXPECT_EQ(store.idle_texts(), 0);
+  store.Release(other);
+  store.CheckAccounting();
+}
+
+// What names give has room: two pages of three.
+TEST(HeldTextTest, ATextThatThePoolHasNoRoomForIsNotForked) {
+  const KvLayout layout = TestLayout({0}, 4);
+  const auto tier = MakeTestTier({.host_pages = 8}, layout.page_bytes());
+  KvStore store(layout, 6, PrefixCache::kOn, ChainedHash, tier.get());
+  const auto owner = std::make_shared<const KvOwner>();
+  const std::vector<int32_t> tokens = Tokens(11);
+  Lease first = Compute(store, Tokens(10));
+  store.LeaveIdle(first, tokens, 10, owner);
+  TakeAll(store);
+  Lease other = Compute(store, Tokens(16, 100));
+  ASSERT_EQ(store.available(), 2);
+  Lease next = store.NewLease();
+  EXPECT_EQ(store.Acquire(next, {.tokens = tokens, .owner = owner.get()}), 8);
+  store.Release(next);
+  store.Release(other);
+  EXPECT_EQ(store.Acquire(next, {.tokens = tokens, .owner = owner.get()}), 10);
+  store.CheckAccounting();
+}
+
+// They were the last to go while their text was held.
+TEST(HeldTextTest, ImagesOfATextThatIsNoMoreGoAsOthersDo) {
+  const KvLayout layout = TestLayout({0}, 4);
+  const auto tier = MakeTestTier({.host_pages = 4}, layout.page_bytes());
+  KvStore store(layout, 6, PrefixCache::kOn, ChainedHash, tier.get());
+  const std::vector<int32_t> tokens = Tokens(10);
+  Lease lease = Compute(store, tokens, kSinksOf8);
+  store.SetAside(lease, 10);
+  ASSERT_TRUE(lease.is_set_aside());
+  TakeAll(store);
+  ASSERT_EQ(tier->host_bytes(), 3 * layout.page_bytes());
+  store.Release(lease);
+  EXPECT_EQ(store.KnownPrefix(lease, {.tokens = tokens}), 8);
+  Lease other = Compute(store, Tokens(24, 100));
+  store.Release(other);
+  TakeAll(store);
+  EXPECT_EQ(store.KnownPrefix(lease, {.tokens = tokens}), 0);
+}
+
+}  // namespace
+}  // namespace tramontane
