@@ -63,10 +63,6 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Submit(Request request, std::func
   if (request.received_ns == 0) request.received_ns = clock_.NowNs();
   auto stream = std::make_shared<TokenStream>(request.id, std::move(on_ready), cancels_, unread_bytes_);
   auto live = std::make_shared<LiveRequest>(std::move(request), stream, tokenizer_, model_.eos_ids);
-  if (!live->request.candidates.empty()) {
-    live->tree = CandidateTree::Of(live->request.prompt, live->request.candidates, limits_.page_size);
-    TM_RETURN_IF_ERROR(CheckTreeFits(*live->tree));
-  }
   if (limits_.prefix_cache) live->path = PathOf(*live);
   if (live->request.constraint.grammar != nullptr) {
     TM_ASSIGN_OR_RETURN(
@@ -91,7 +87,7 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Submit(Request request, std::func
 TextPath Engine::PathOf(const LiveRequest& live) const {
   TextPath path(live.identity, PlainBlocksEnd(live.identity.policy, model_.kv_layout),
                 model_.kv_layout.format.page_size);
-  path.Extend(live.prompt(), live.tree ? live.tree->trunk_len : std::ssize(live.prompt()));
+  path.Extend(live.request.prompt, std::ssize(live.request.prompt));
   return path;
 }
 
@@ -104,17 +100,6 @@ Status Engine::CheckPolicyFits(const ContextPolicy& policy) const {
   return InvalidArgument("is " + std::to_string(policy.n_ctx) + ", which takes " + std::to_string(pages) +
                          " pages while the text moves on; the pool has " + std::to_string(limits_.pool_pages))
       .WithField("context_policy.n_ctx", FieldForm::kSubject);
-}
-
-// And to the candidates of a request.
-Status Engine::CheckTreeFits(const CandidateTree& tree) const {
-  const auto refuse = [](const std::string& what) {
-    return InvalidArgument(what).WithField("candidates", FieldForm::kSubject);
-  };
-  const int64_t pages = tree.Pages(model_.kv_layout, LeastChunk(model_.kv_layout, limits_.max_step_tokens));
-  if (pages <= limits_.pool_pages) return {};
-  return refuse("take " + std::to_string(pages) + " pages with their prompt; the pool has " +
-                std::to_string(limits_.pool_pages));
 }
 
 int64_t Engine::stalled_ns() const {

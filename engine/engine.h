@@ -96,7 +96,6 @@ class Engine {
  private:
   TextPath PathOf(const LiveRequest& live) const;
   Status CheckPolicyFits(const ContextPolicy& policy) const;
-  Status CheckTreeFits(const CandidateTree& tree) const;
 
   // A step that was forwarded and is not applied.
   struct InFlight {

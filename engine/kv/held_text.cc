@@ -144,7 +144,7 @@ int64_t HeldTexts::PrefixFor(const HeldText& text, const Lease& lease, const Pre
 
 // What is seen there must be held.
 int64_t HeldTexts::EndFor(const HeldText& text, const Lease& lease, int64_t end, From from) const {
-  const bool is_alike = text.lease.policy == lease.policy && lease.trunk_len == INT64_MAX;
+  const bool is_alike = text.lease.policy == lease.policy;
   if (end <= 0 || !is_alike || !IsWhole(text, from)) return 0;
   const int32_t page_size = layout_.format.page_size;
   for (size_t group = 0; group < text.tables.size(); ++group) {

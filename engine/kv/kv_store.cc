@@ -73,21 +73,19 @@ void KvStore::CheckAccounting() const {
 
 // ---- leases -------------------------------------------------------------------------------------
 
-Lease KvStore::NewLease(const ContextPolicy& policy, int64_t trunk_len) const {
+Lease KvStore::NewLease(const ContextPolicy& policy) const {
   TM_CHECK(policy.type != ContextPolicyType::kReevaluate, "re-evaluation leaves what a row sees as it is");
-  TM_CHECK(trunk_len == INT64_MAX || policy.type == ContextPolicyType::kNone, "branches under a policy");
   Lease lease;
   lease.id = NextLeaseId();
   lease.tables.resize(layout_.groups.size());
   lease.policy = policy;
   lease.plain_len = PlainLength(policy, layout_);
-  lease.trunk_len = trunk_len;
   return lease;
 }
 
 // Of no page, for the sequence that had this one.
 Lease KvStore::Anew(const Lease& lease) const {
-  Lease anew = NewLease(lease.policy, lease.trunk_len);
+  Lease anew = NewLease(lease.policy);
   anew.prefers_cache = lease.prefers_cache;
   anew.expected = lease.expected;
   return anew;
@@ -103,7 +101,7 @@ void KvStore::Forget(Lease& lease) {
 }
 
 void KvStore::SealPages(Lease& lease, TokenView tokens, int64_t accepted, TextPath* path) {
-  const auto end = std::min({accepted, tokens.size(), lease.trunk_len});
+  const auto end = std::min(accepted, tokens.size());
   if (path != nullptr) names_.Extend(*path, tokens, end);
   std::vector<int32_t> copy;  // of a block that lies in two pieces
   while (lease.seals && lease.sealed + page_size() <= end) {
@@ -145,7 +143,7 @@ int64_t KvStore::PagesToReach(const Lease& lease, int64_t end, int64_t ahead) co
   int64_t pages = 0;
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     const int64_t most = lease.plain_len == INT64_MAX
-                             ? PagesOfGroupUnderBranches(layout_, group, lease.trunk_len, end, ahead)
+                             ? layout_.PagesForGroup(static_cast<int32_t>(group), end, ahead)
                              : std::min(PagesFor(end, page_size()),
                                         PagesOfGroupUnderPolicy(layout_, group, lease.policy, ahead));
     const PageTable& table = lease.tables[group];
@@ -258,8 +256,7 @@ void KvStore::SetAside(Lease& lease, int64_t accepted) {
 void KvStore::LeaveIdle(Lease& lease, TokenView tokens, int64_t accepted,
                         const std::shared_ptr<const KvOwner>& owner) {
   held_.ForgetOrphans();
-  const bool has_pages = accepted > 0 && !lease.is_set_aside() && !lease.is_cut;
-  if (!has_pages || lease.trunk_len != INT64_MAX) return Release(lease);
+  if (accepted == 0 || lease.is_set_aside() || lease.is_cut) return Release(lease);
   held_.Forget(owner.get());
   Roll(lease, accepted);
   TrimBehind(lease, accepted);

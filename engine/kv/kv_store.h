@@ -70,8 +70,7 @@ class KvStore {
 
   // ---- leases -----------------------------------------------------------------------------------
   // Of no page. `policy`: what its rows see; kReevaluate is no such thing, its sequences begin again.
-  // `trunk_len`: of a sequence with branches, which has no policy.
-  Lease NewLease(const ContextPolicy& policy = {}, int64_t trunk_len = INT64_MAX) const;
+  Lease NewLease(const ContextPolicy& policy = {}) const;
 
   // Leases the pages of the longest known prefix of the tokens, so that the sequence can go on behind it;
   // returns its length (LongestPrefixHit, or what of an idle text is the same, which may end within a page),

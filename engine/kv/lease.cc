@@ -99,14 +99,4 @@ int64_t PagesUnderPolicy(const KvLayout& layout, const ContextPolicy& policy, in
   return pages;
 }
 
-// Up to the trunk's end its windows roll, and then no more.
-int64_t PagesOfGroupUnderBranches(const KvLayout& layout, size_t group, int64_t trunk_len, int64_t end,
-                                  int64_t ahead) {
-  const int32_t page_size = layout.format.page_size;
-  const int64_t rolling = layout.PagesForGroup(static_cast<int32_t>(group), end, ahead);
-  if (end <= trunk_len) return rolling;
-  const int64_t let_go = PageOf(FirstVisible(trunk_len, layout.groups[group].window), 0, page_size);
-  return std::max(rolling, PagesFor(end, page_size) - let_go);
-}
-
 }  // namespace tramontane

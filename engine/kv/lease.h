@@ -1,6 +1,6 @@
 // Lease: the pages of one sequence, a table for each layer group; and how many of them rows need, whatever
 // the windows and the context policy: what a row sees at a position, which first pages stay, which a window
-// leaves, and how many pages a sequence without an end, or with branches, may hold.
+// leaves, and how many pages a sequence without an end may hold.
 //
 // A table covers positions [kv_base, end): its pages, oldest first. In a windowed group, pages whose every
 // position has left the window of all positions still to come are let go, and kv_base moves up (RollWindows,
@@ -14,9 +14,7 @@
 //                             ^ kv_base       ^ accepted_len
 //
 // Under a context policy the first n_keep positions of a group stay in sight: their pages move to the table's
-// sinks when it rolls on. Of a sequence with branches (CandidateTree) the tables list places, which from
-// trunk_len on are not where their tokens stand: windows roll no further than a row at trunk_len needs, and
-// no page from there on is named.
+// sinks when it rolls on.
 //
 // Always, in prefill and in decode: a windowed table holds at most ceil((window - 1 + ahead) / page_size) + 1
 // pages, where `ahead` is the tokens written beyond the accepted length (chunk x steps in flight).
@@ -81,8 +79,6 @@ struct Lease {
   // behind are of requests under the same policy.
   int64_t plain_len = INT64_MAX;
   bool prefers_cache = false;  // Request::prefers_cache
-  // Of a sequence with branches: from here on tokens do not stand where they lie. Whole pages.
-  int64_t trunk_len = INT64_MAX;
 
   // ---- the store's own --------------------------------------------------------------------------
   PrefixTree::Node tip = PrefixTree::kRoot;  // the last block sealed, pinned
@@ -133,10 +129,6 @@ int64_t LeftAt(const KvLayout& layout, const ContextPolicy& policy, int64_t posi
 // `ahead` tokens written beyond its window at a time.
 int64_t PagesUnderPolicy(const KvLayout& layout, const ContextPolicy& policy, int64_t ahead);
 
-// Pages that one sequence with branches may hold in a group on its way to `end` places.
-int64_t PagesOfGroupUnderBranches(const KvLayout& layout, size_t group, int64_t trunk_len, int64_t end,
-                                  int64_t ahead);
-
 // ---- of a policy, whoever has it ------------------------------------------------------------------
 // First positions that layers with this window keep in sight.
 int64_t SinksOf(const ContextPolicy& policy, int32_t window);
@@ -157,7 +149,6 @@ inline int64_t Reach(int32_t window) { return window == 0 ? INT64_MAX : window; 
 
 template <typename Drop>
 void RollWindows(Lease& lease, const KvLayout& layout, int64_t accepted, const Drop& drop) {
-  accepted = std::min(accepted, lease.trunk_len);
   const int32_t page_size = layout.format.page_size;
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     PageTable& table = lease.tables[group];

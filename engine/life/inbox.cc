@@ -10,10 +10,8 @@ int64_t QueuedBytesOf(const LiveRequest& live) {
   const Request& request = live.request;
   const auto copies = static_cast<size_t>(request.choices) + 1;
   size_t bytes = request.prompt.size() * sizeof(int32_t);
-  if (live.tree) {
-    bytes += live.tree->tokens.size() * sizeof(int32_t) + live.tree->scores.size() * sizeof(TokenToScore);
-    bytes += live.tree->branch_begin.size() * (sizeof(int64_t) + sizeof(std::vector<int32_t>));
-  }
+  for (const std::vector<int32_t>& candidate : request.candidates)
+    bytes += sizeof(candidate) + candidate.size() * sizeof(int32_t);
   for (const std::string& stop : request.stopping.stop) bytes += stop.size() * copies;
   bytes += request.stopping.stop_token_ids.size() * sizeof(int32_t);
   bytes += static_cast<size_t>(live.history_after_prompt.bytes()) * copies;

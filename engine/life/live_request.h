@@ -10,7 +10,6 @@
 
 #include "engine/kv/names/text_path.h"
 #include "engine/output/request_output.h"
-#include "engine/request/candidate_tree.h"
 #include "engine/request/request.h"
 #include "engine/request/sampling_history.h"
 #include "engine/schedule/step_plan.h"
@@ -36,9 +35,10 @@ struct LiveChoice : Sequence {
   LiveRequest* live = nullptr;                   // whose choice it is
   std::optional<SamplingHistory> history;        // from the first sample on
   std::shared_ptr<OutputConstraint> constraint;  // null: none; shared with the worker that fills its mask
-  bool late = false;   // sits the step out that is being sampled: its mask was not filled in time
-  bool ended = false;  // its end was given to the output thread
-  Timings moments;     // those that the scheduler does not know
+  bool late = false;              // sits the step out that is being sampled: its mask was not filled in time
+  bool ended = false;             // its end was given to the output thread
+  Timings moments;                // those that the scheduler does not know
+  std::vector<TokenInfo> scores;  // as far as they have come
 };
 
 struct LiveRequest : std::enable_shared_from_this<LiveRequest> {
@@ -55,19 +55,16 @@ struct LiveRequest : std::enable_shared_from_this<LiveRequest> {
   const Request request;
   const TextIdentity identity;
   const SamplingHistory history_after_prompt;  // what each choice's own history starts from
-  std::optional<CandidateTree> tree;           // of its candidates
   TextPath path;                               // of what the prompt's pages may be named by
   ConstraintStart constraint_start;
 
-  // What each choice begins with, and shares with the others.
-  const std::vector<int32_t>& prompt() const { return tree ? tree->tokens : request.prompt; }
-
   // ---- engine thread -----------------------------------------------------------------------------
   uint64_t seed = 0;
-  bool queued = true;                      // counts in the inbox
-  bool started = false;                    // its Started was given to the output thread
-  std::vector<LiveChoice> choices;         // [n] from Begin to its release, never moved: plans point to them
-  std::vector<TokenInfo> prompt_logprobs;  // where scores were asked for; filled chunk by chunk
+  bool queued = true;               // counts in the inbox
+  bool started = false;             // its Started was given to the output thread
+  std::vector<LiveChoice> choices;  // [n] from Begin to its release, never moved: plans point to them
+  // From the prompt's last step to its release: of candidates of several tokens, in their order.
+  std::vector<LiveChoice> branches;
 
   // ---- between threads: each part says whose it is ----------------------------------------------
   RequestOutput output;

@@ -1,6 +1,7 @@
 #include "engine/life/request_life.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <utility>
@@ -79,14 +80,13 @@ void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
     choice.live = live.get();
     choice.request = &request;
     choice.choice = c;
-    choice.tokens = SequenceTokens(live->prompt());
+    choice.tokens = SequenceTokens(request.prompt);
     choice.identity = &live->identity;
     choice.path = TextPath::Behind(live->path);
-    if (live->tree) choice.tree = &*live->tree;
     const ContextPolicy& policy = *request.context_policy;
     const bool endless = policy.type != ContextPolicyType::kNone;
     const int64_t context = endless ? policy.n_ctx : limits_.context;
-    choice.max_len = choice.prompt_tokens() + request.stopping.max_tokens.value_or(context - prompt_tokens);
+    choice.max_len = prompt_tokens + request.stopping.max_tokens.value_or(context - prompt_tokens);
     if (policy.type == ContextPolicyType::kReevaluate)
       Discard(choice, ViewAt(policy, prompt_tokens - 1).discarded);
     choice.moments.received_ns = request.received_ns;
@@ -150,11 +150,14 @@ void RequestLife::ReapRequest(LiveRequest& live) {
 
 // The output thread may hold the rest for longer.
 bool RequestLife::Release(LiveRequest& live) {
-  const bool is_done = std::all_of(live.choices.begin(), live.choices.end(), [](const LiveChoice& choice) {
-    return choice.ended && choice.steps_in_flight() == 0;
-  });
-  if (is_done) live.choices = std::vector<LiveChoice>();  // their memory, too
-  return is_done;
+  for (const auto* list : {&live.choices, &live.branches}) {
+    for (const LiveChoice& choice : *list) {
+      if (!choice.ended || choice.steps_in_flight() > 0) return false;
+    }
+  }
+  live.branches = std::vector<LiveChoice>();  // their memory, too
+  live.choices = std::vector<LiveChoice>();
+  return true;
 }
 
 // Everything came back. (Debug builds look at the accounting after every step.)
@@ -182,7 +185,9 @@ void RequestLife::NotePlan(const StepPlan& plan, bool preempted) {
 std::vector<const Sequence*> RequestLife::Sequences() const {
   std::vector<const Sequence*> sequences;
   for (const auto& live : planned_) {
-    for (const LiveChoice& choice : live->choices) sequences.push_back(&choice);
+    for (const auto* list : {&live->choices, &live->branches}) {
+      for (const LiveChoice& choice : *list) sequences.push_back(&choice);
+    }
   }
   return sequences;
 }
@@ -196,8 +201,10 @@ void RequestLife::NoteHeld() {
 
 void RequestLife::NotePrefilled(const StepPlan& plan, int64_t begin_ns, int64_t end_ns) {
   for (const StepRow& row : plan.rows) {
-    Timings& moments = ChoiceOf(row).moments;
-    if (moments.first_token_ns != 0) continue;  // computed again after preemption
+    LiveChoice& choice = ChoiceOf(row);
+    Timings& moments = choice.is_branch() ? choice.live->choices[0].moments : choice.moments;
+    if (moments.first_token_ns != 0) continue;     // computed again after preemption
+    if (moments.prefilled_ns == end_ns) continue;  // another branch of the same step
     moments.prefilled_ns = end_ns;
     moments.prefill_run_ns += end_ns - begin_ns;
   }
@@ -241,7 +248,7 @@ void RequestLife::TakeRow(const StepPlan& plan, const StepRow& row, std::vector<
   bool forks = plan.Draws(row) > 1;
   for (size_t i = row.want_begin; i < row.want_end; ++i) {
     if (results[i].kind == Want::Kind::kScore) {
-      TakeScore(live, std::move(results[i]));
+      TakeScore(first, std::move(results[i]));
       if (first.ended) return;
       continue;
     }
@@ -249,13 +256,48 @@ void RequestLife::TakeRow(const StepPlan& plan, const StepRow& row, std::vector<
     AcceptToken(live.choices[static_cast<size_t>(plan.wants[i].id)], std::move(results[i]));
   }
   // max_tokens 0: nothing is drawn, and the whole prompt is computed.
-  if (EndOf(row) == first.max_len && !first.ended) EndRequest(live, {FinishReason::kLength});
+  if (EndOf(row) != first.max_len || first.ended) return;
+  if (first.is_branch()) {
+    EndBranch(first);
+  } else {
+    Branch(first);
+  }
+  const auto ended = [](const LiveChoice& branch) { return branch.ended; };
+  if (std::all_of(live.branches.begin(), live.branches.end(), ended))
+    EndRequest(live, {FinishReason::kLength});
 }
 
-void RequestLife::TakeScore(LiveRequest& live, WantResult score) {
-  if (score.token.token >= 0) return live.prompt_logprobs.push_back(InfoOf(std::move(score)));
+void RequestLife::TakeScore(LiveChoice& choice, WantResult score) {
+  if (score.token.token >= 0) return choice.scores.push_back(InfoOf(std::move(score)));
   ++counters_.failed_rows;
-  EndRequest(live, {FinishReason::kError, NotFinite()});
+  EndRequest(*choice.live, {FinishReason::kError, NotFinite()});
+}
+
+// The prompt has given the scores of all first tokens. It ends for the scheduler; its choice goes on until
+// the branches have given the others.
+void RequestLife::Branch(LiveChoice& prompt) {
+  LiveRequest& live = *prompt.live;
+  const std::vector<std::vector<int32_t>>& candidates = live.request.candidates;
+  const auto goes_on = [](const std::vector<int32_t>& candidate) { return candidate.size() > 1; };
+  const auto count = std::count_if(candidates.begin(), candidates.end(), goes_on);
+  if (count == 0) return;
+  live.branches = std::vector<LiveChoice>(static_cast<size_t>(count));
+  int32_t number = 0;
+  for (const std::vector<int32_t>& candidate : candidates) {
+    if (!goes_on(candidate)) continue;
+    LiveChoice& branch = live.branches[static_cast<size_t>(number)];
+    branch.live = &live;
+    branch.request = &live.request;
+    branch.choice = ++number;
+    branch.candidate = &candidate;
+    branch.tokens = prompt.tokens;
+    for (size_t i = 0; i + 1 < candidate.size(); ++i) branch.tokens.push_back(candidate[i]);
+    branch.identity = &live.identity;
+    branch.path = TextPath::Behind(live.path);
+    branch.max_len = branch.prompt_tokens();
+    scheduler_.Branch(prompt, &branch);
+  }
+  scheduler_.Finish(&prompt);
 }
 
 void RequestLife::ForkSiblings(LiveChoice& parent) {
@@ -332,9 +374,16 @@ void RequestLife::EndChoice(LiveChoice& choice, ChoiceEnd end, std::optional<Tok
   choice.ended = true;
   ended_pages_ += PagesHeldBy(choice.lease());
   counters_.discarded_tokens[static_cast<size_t>(choice.request->context_policy->type)] += Discarded(choice);
-  if (end.status.code() == StatusCode::kInternal) scheduler_.Forget(&choice);  // a fault of what it computed
+  const bool is_fault = end.status.code() == StatusCode::kInternal;  // of what it computed
+  if (is_fault) scheduler_.Forget(&choice);
+  for (LiveChoice& branch : live.branches) {
+    if (is_fault) scheduler_.Forget(&branch);
+    EndBranch(branch);
+  }
+  if (!live.branches.empty()) scheduler_.EndBranches(choice);
   const bool ended_well = end.status.ok() && end.reason != FinishReason::kCancelled;
-  choice.leaves_idle = ended_well && choice.request->kv_owner != nullptr;
+  choice.leaves_idle =
+      ended_well && choice.request->kv_owner != nullptr && choice.request->candidates.empty();
   scheduler_.Finish(&choice);
   masks_.Abandon(choice);
 
@@ -349,6 +398,13 @@ void RequestLife::EndChoice(LiveChoice& choice, ChoiceEnd end, std::optional<Tok
   if (output.end->reason == FinishReason::kCancelled) ++counters_.cancelled_requests;
   if (live.queued) inbox_.LeaveQueue(live);
   live.queued = false;
+}
+
+// The reader is told of the request alone.
+void RequestLife::EndBranch(LiveChoice& branch) {
+  if (std::exchange(branch.ended, true)) return;
+  ended_pages_ += PagesHeldBy(branch.lease());
+  scheduler_.Finish(&branch);
 }
 
 void RequestLife::EndEverything(const Status& status) {
@@ -371,6 +427,11 @@ ChoiceOutput& RequestLife::Emit(LiveChoice& choice) {
   output.timings.first_chunk_ns = choice.timings().first_chunk_ns;
   output.timings.last_chunk_ns = choice.timings().last_chunk_ns;
   output.timings.finished_ns = now_ns_;
+  for (const LiveChoice& branch : live.branches) {
+    output.usage.prefill_chunks += branch.usage().prefill_chunks;
+    output.usage.preemptions += branch.usage().preemptions;
+    output.timings.last_chunk_ns = std::max(output.timings.last_chunk_ns, branch.timings().last_chunk_ns);
+  }
   if (!live.started) output.started = std::make_unique<StreamStarted>(Started(live));
   return output;
 }
@@ -381,12 +442,29 @@ StreamStarted RequestLife::Started(LiveRequest& live) {
   started.prompt_tokens = std::ssize(live.request.prompt);
   started.cached_tokens = live.choices[0].usage().cached_tokens;
   started.seed = live.seed;
-  const LiveChoice& first = live.choices[0];
-  const bool scored =
-      first.wants_scores() && std::ssize(live.prompt_logprobs) == first.ScoresBefore(first.prompt_tokens());
-  if (scored) started.prompt_logprobs = std::move(live.prompt_logprobs);
+  started.prompt_logprobs = TakeScores(live);
   if (live.request.output.prompt_tokens) started.prompt = live.request.prompt;
   return started;
+}
+
+// All, or none where some have not come.
+std::vector<TokenInfo> RequestLife::TakeScores(LiveRequest& live) {
+  for (const auto* list : {&live.choices, &live.branches}) {
+    for (const LiveChoice& choice : *list) {
+      if (std::ssize(choice.scores) < choice.ScoresBefore(choice.prompt_tokens())) return {};
+    }
+  }
+  if (live.branches.empty()) return std::move(live.choices[0].scores);
+  std::vector<TokenInfo> scores;
+  auto branch = live.branches.begin();
+  auto first = live.choices[0].scores.begin();
+  for (const std::vector<int32_t>& candidate : live.request.candidates) {
+    scores.push_back(std::move(*first++));
+    if (candidate.size() == 1) continue;
+    std::move(branch->scores.begin(), branch->scores.end(), std::back_inserter(scores));
+    ++branch;
+  }
+  return scores;
 }
 
 }  // namespace tramontane

@@ -69,7 +69,9 @@ class RequestLife {
   void NoteHeld();
 
   void TakeRow(const StepPlan& plan, const StepRow& row, std::vector<WantResult>& results);
-  void TakeScore(LiveRequest& live, WantResult score);
+  void TakeScore(LiveChoice& choice, WantResult score);
+  void Branch(LiveChoice& prompt);
+  void EndBranch(LiveChoice& branch);
   void ForkSiblings(LiveChoice& parent);
   void AcceptToken(LiveChoice& choice, WantResult drawn);
   // How this token ends its choice, if it does.
@@ -80,6 +82,7 @@ class RequestLife {
   void EndChoice(LiveChoice& choice, ChoiceEnd end, std::optional<TokenInfo> last_token);
   ChoiceOutput& Emit(LiveChoice& choice);
   static StreamStarted Started(LiveRequest& live);
+  static std::vector<TokenInfo> TakeScores(LiveRequest& live);
 
   const EngineLimits& limits_;
   const EngineModel& model_;

@@ -21,6 +21,8 @@ inline constexpr int32_t kMaxRecordedSteps = 64;
 // Fewer rows of logits at once would read the LM head more often than a long prompt's scores are worth.
 inline constexpr int32_t kScoredRows = 64;
 
+inline constexpr int32_t kMaxCandidates = 1024;
+
 struct EngineLimits {
   // ---- the door (any breach is refused at once, naming the field) -------------------------------
   int32_t max_queued_requests = 2048;             // not yet running; one more: RESOURCE_EXHAUSTED
@@ -88,6 +90,8 @@ struct EngineLimits {
 
   // Of one step in either lane.
   int32_t max_tokens() const { return max_step_tokens > max_sequences ? max_step_tokens : max_sequences; }
+  // Scores of one prefill step: of its tokens, or of the first ones of so many candidates at one position.
+  int32_t step_scores() const { return max_step_tokens + kMaxCandidates; }
   int32_t logit_rows() const {
     if (max_logit_rows > 0) return max_logit_rows;
     return max_sequences > kScoredRows ? max_sequences : kScoredRows;

@@ -6,7 +6,6 @@
 #include <limits>
 #include <utility>
 
-#include "engine/request/candidate_tree.h"
 #include "engine/request/limits.h"
 #include "kernels/core/utf8.h"
 #include "kernels/sampling.h"
@@ -185,7 +184,7 @@ Status CheckCacheSalt(const std::string& salt) {
                                   std::to_string(kMaxCacheSaltBytes) + " are allowed");
 }
 
-// Places are counted, not tokens: the end of the prompt is computed for each candidate, and pages are whole.
+// What is computed of them fits together, though each has a sequence of its own: a bound on what is asked.
 Status CheckCandidates(const Request& request, const ContextPolicy& policy, const EngineLimits& limits,
                        int32_t vocab_size) {
   const std::vector<std::vector<int32_t>>& candidates = request.candidates;
@@ -205,11 +204,11 @@ Status CheckCandidates(const Request& request, const ContextPolicy& policy, cons
     return Refuse("context_policy.type", std::string("is ") + ContextPolicyName(policy.type) +
                                              "; it must be none where candidates are scored");
   }
-  const int64_t places = CandidateTree::PlacesOf(static_cast<int64_t>(request.prompt.size()), candidates,
-                                                 limits.page_size, limits.context);
-  if (places <= limits.context) return {};
-  return Refuse("candidates", "take " + std::to_string(places) +
-                                  " or more places together with their prompt of " +
+  int64_t positions = std::ssize(request.prompt);
+  for (const std::vector<int32_t>& candidate : candidates) positions += std::ssize(candidate) - 1;
+  if (positions <= limits.context) return {};
+  return Refuse("candidates", "take " + std::to_string(positions) +
+                                  " positions together with their prompt of " +
                                   std::to_string(request.prompt.size()) + " tokens; the context holds " +
                                   std::to_string(limits.context));
 }

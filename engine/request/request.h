@@ -83,7 +83,6 @@ struct Request {
 };
 
 inline constexpr size_t kMaxCacheSaltBytes = 256;
-inline constexpr int32_t kMaxCandidates = 1024;
 
 // The request's policy, or that of the limits, with nothing left open: n_ctx becomes the context, n_discard 1
 // (kShift) or half of what is not kept (kReevaluate).

@@ -13,7 +13,6 @@
 
 #include "engine/kv/lease.h"
 #include "engine/kv/names/text_path.h"
-#include "engine/request/candidate_tree.h"
 #include "engine/request/request.h"
 #include "engine/request/sequence_tokens.h"
 
@@ -27,6 +26,12 @@ inline const char* SequenceStateName(SequenceState state) {
   return kNames[static_cast<size_t>(state)];
 }
 
+// A token whose log-probability is wanted, and the position whose logits say it.
+struct TokenToScore {
+  int64_t position = 0;
+  int32_t token = 0;
+};
+
 class Sequence {
  public:
   // ---- written by whoever wants tokens, before Admit and as they come; the scheduler reads it -----
@@ -36,8 +41,9 @@ class Sequence {
   SequenceTokens tokens;
   const TextIdentity* identity = nullptr;  // of its text. Outlives the sequence
   TextPath path;                           // of `tokens`; the scheduler extends it as pages get names
-  const CandidateTree* tree = nullptr;     // where candidates are scored: of what `tokens` are. Outlives it
-  int64_t discarded = 0;                   // tokens that re-evaluation has taken out of `tokens`
+  // Of a branch: the candidate whose tokens but the last follow the prompt in `tokens`. Outlives it.
+  const std::vector<int32_t>* candidate = nullptr;
+  int64_t discarded = 0;  // tokens that re-evaluation has taken out of `tokens`
   // Where `tokens` ends at the latest: prompt + max_tokens, less what was discarded; without a context policy
   // at most the context.
   int64_t max_len = 0;
@@ -59,28 +65,37 @@ class Sequence {
   bool awaits_pages() const { return lease_.expected.is_coming; }
   bool fits_one_chunk() const { return fits_one_chunk_; }
   const Lease& lease() const { return lease_; }
-  const Lease& kept() const { return kept_; }
-  bool has_kept() const { return !kept_.tables.empty(); }
+  // What it begins with where pages are kept for it: a branch with those of its prompt.
+  const Lease& kept() const { return prompt_ != nullptr ? prompt_->kept_ : kept_; }
+  bool has_kept() const { return !kept().tables.empty(); }
   const Timings& timings() const { return timings_; }
   const Usage& usage() const { return usage_; }
 
-  // With all candidates, where there are any.
+  bool is_branch() const { return candidate != nullptr; }
+  // All that a branch has was asked for.
   int64_t prompt_tokens() const {
-    return tree != nullptr ? tree->places() : static_cast<int64_t>(request->prompt.size());
+    return is_branch() ? static_cast<int64_t>(tokens.size()) : std::ssize(request->prompt);
   }
   // Where the prompt ends in `tokens` as long as there is no output.
   int64_t prompt_len() const { return prompt_tokens() - discarded; }
-  // The scores that the request wants: of the prompt's tokens but the first, or of the candidates' tokens.
+  // Scores of the prompt's tokens but the first; or, where there are candidates, the prompt gives those of
+  // their first tokens, and each branch the others of its candidate.
   bool wants_scores() const {
-    return choice == 0 && (tree != nullptr || request->output.prompt_logprobs >= 0);
+    return is_branch() ||
+           (choice == 0 && (!request->candidates.empty() || request->output.prompt_logprobs >= 0));
   }
   TokenToScore ToScore(int64_t index) const {
-    if (tree != nullptr) return tree->scores[static_cast<size_t>(index)];
-    return {index, request->prompt[static_cast<size_t>(index) + 1]};
+    const auto i = static_cast<size_t>(index);
+    if (is_branch()) return {std::ssize(request->prompt) + index, (*candidate)[i + 1]};
+    if (!request->candidates.empty()) return {prompt_len() - 1, request->candidates[i].front()};
+    return {index, request->prompt[i + 1]};
   }
   // How many of them the positions below give.
   int64_t ScoresBefore(int64_t position) const {
-    return tree != nullptr ? tree->ScoresBefore(position) : std::min(position, prompt_len() - 1);
+    if (!wants_scores()) return 0;
+    if (is_branch()) return std::max<int64_t>(0, position - std::ssize(request->prompt));
+    if (!request->candidates.empty()) return position < prompt_len() ? 0 : std::ssize(request->candidates);
+    return std::min(position, prompt_len() - 1);
   }
   int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_len(); }
   ContextPolicy policy() const { return request->context_policy.value_or(ContextPolicy()); }
@@ -95,8 +110,15 @@ class Sequence {
   bool decode_left() const {
     return scheduled_len_ < std::min(max_len - 1, reevaluates() ? policy().n_ctx : INT64_MAX);
   }
-  // The first positions whose pages are kept for what is computed after a discard.
-  int64_t prefix_to_keep() const { return reevaluates() ? policy().n_keep : 0; }
+  // The first positions whose pages are kept for what is computed after a discard, or for a branch.
+  int64_t prefix_to_keep() const {
+    if (is_branch()) return std::ssize(request->prompt);
+    return reevaluates() ? policy().n_keep : 0;
+  }
+  // Positions from here on get no names: nobody asks for a candidate as he does for a prompt.
+  int64_t names_end() const {
+    return is_branch() ? std::min<int64_t>(accepted_len_, std::ssize(request->prompt)) : accepted_len_;
+  }
 
  private:
   friend class Scheduler;  // and its parts
@@ -118,9 +140,11 @@ class Sequence {
   int64_t accepted_len_ = 0;     // positions applied
   int64_t scored_len_ = 0;       // scores that were asked for
   Lease lease_;
-  // Under re-evaluation: the first n_keep positions, in every group, for what is computed after a discard.
-  // Of no table where none are kept.
+  // Under re-evaluation: the first n_keep positions, in every group, for what is computed after a discard. Of
+  // a prompt with branches: all, until the request ends. Of no table where none are kept.
   Lease kept_;
+  bool has_branches_ = false;
+  const Sequence* prompt_ = nullptr;  // of a branch, which outlives it
   struct PrefillNeeds {
     int64_t pages = 0;
     int32_t unplanned = 0;  // 0 or 1

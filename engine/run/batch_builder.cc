@@ -20,17 +20,13 @@ struct Room {
   int64_t in_flight = 0;
   int64_t table_changes = 0;
   bool sinks = false;   // some row sees other positions than its windows say
-  bool masks = false;   // some row has a mask: of so many bytes and pages in a group
   bool padded = false;  // for a recorded step
-  std::array<int64_t, kMaxKvGroups> mask_bytes = {}, mask_pages = {};
 };
 
 // Of one layer group.
 struct GroupParts {
   PackedArray<int32_t> first_entry, page_mask, kv_base, kv_end, sink_entry;
   PackedArray<int64_t> slots;
-  PackedArray<int32_t> mask_indptr, mask_pages;
-  PackedArray<uint8_t> mask_bits;
 };
 
 struct Parts {
@@ -63,18 +59,13 @@ Parts Lay(const Room& room, size_t groups, PackedBlock& block) {
   }
   parts.copies = block.Take<int32_t>(2 * room.copies);
   parts.in_flight = block.Take<int32_t>(2 * room.in_flight);
-  for (size_t g = 0; room.masks && g < groups; ++g) {
-    parts.groups[g].mask_indptr = block.Take<int32_t>(room.rows + 1);
-    parts.groups[g].mask_bits = block.Take<uint8_t>(room.mask_bytes[g]);
-    parts.groups[g].mask_pages = block.Take<int32_t>(room.mask_pages[g]);
-  }
   parts.table_changes = block.Take<int32_t>(2 * room.table_changes);
   return parts;
 }
 
 // Of a step in which all that a block may hold comes together: a sequence copies at most the page it writes
-// next, one in each group, and has one token in flight. What masks list has a bound of its own.
-int64_t MaxBytes(const KvLayout& layout, const EngineLimits& limits, int64_t max_changes, int64_t context) {
+// next, one in each group, and has one token in flight.
+int64_t MaxBytes(const KvLayout& layout, const EngineLimits& limits, int64_t max_changes) {
   PackedBlock measured;
   Lay({.rows = limits.max_sequences,
        .tokens = limits.max_tokens(),
@@ -82,10 +73,9 @@ int64_t MaxBytes(const KvLayout& layout, const EngineLimits& limits, int64_t max
        .in_flight = limits.max_sequences,
        .table_changes = max_changes,
        .sinks = true,
-       .masks = true,
        .padded = true},
       layout.groups.size(), measured);
-  return measured.bytes() + MaxTreeBytes(layout, context);
+  return measured.bytes();
 }
 
 // The tables of the longest text, and what a step of all rows writes beside it.
@@ -96,31 +86,17 @@ int64_t MaxTableChanges(const KvLayout& layout, const EngineLimits& limits, int6
           2 * int64_t{limits.max_sequences});
 }
 
-BranchListing ListingOf(const StepRow& row, size_t group, int32_t page_size) {
-  return {*row.sequence->tree, row.sequence->lease().tables[group].kv_base, row.start, EndOf(row), page_size};
-}
-
 bool StartsInFlight(const StepRow& row) {
   return row.start == static_cast<int64_t>(row.sequence->tokens.size());
 }
 
 // No more than the plan needs.
-Room RoomOf(const StepPlan& plan, const KvLayout& layout) {
-  Room room = {.rows = std::ssize(plan.rows),
-               .tokens = plan.tokens,
-               .copies = std::ssize(plan.copies),
-               .in_flight = std::count_if(plan.rows.begin(), plan.rows.end(), StartsInFlight),
-               .sinks = BatchBuilder::HasSinks(plan)};
-  for (const StepRow& row : plan.rows) {
-    if (!IsMasked(row)) continue;
-    room.masks = true;
-    for (size_t g = 0; g < layout.groups.size(); ++g) {
-      const BranchListing listing = ListingOf(row, g, layout.format.page_size);
-      room.mask_bytes[g] += listing.mask_bytes();
-      room.mask_pages[g] += listing.pages();
-    }
-  }
-  return room;
+Room RoomOf(const StepPlan& plan) {
+  return {.rows = std::ssize(plan.rows),
+          .tokens = plan.tokens,
+          .copies = std::ssize(plan.copies),
+          .in_flight = std::count_if(plan.rows.begin(), plan.rows.end(), StartsInFlight),
+          .sinks = BatchBuilder::HasSinks(plan)};
 }
 
 // Calls visit(row, position, index of the token in the step), for all tokens.
@@ -131,11 +107,6 @@ void ForEachToken(const StepPlan& plan, const Visit& visit) {
     for (int64_t position = row.start; position < EndOf(row); ++position, ++token)
       visit(row, position, token);
   }
-}
-
-// Where the query of a place stands (CandidateTree).
-int64_t StandsAt(const Sequence& sequence, int64_t place) {
-  return sequence.tree == nullptr ? place : sequence.tree->PositionOf(place);
 }
 
 // Rows and tokens beyond the plan's are padding, zeros: no sequence has the tokens, and nothing is written
@@ -153,7 +124,7 @@ void PackTokens(const StepPlan& plan, const Room& room, const Parts& parts, Forw
   ForEachToken(plan, [&](const StepRow& row, int64_t position, int64_t token) {
     const SequenceTokens& known = row.sequence->tokens;
     parts.token_ids.host[token] = StartsInFlight(row) ? 0 : known[static_cast<size_t>(position)];
-    parts.positions.host[token] = static_cast<int32_t>(StandsAt(*row.sequence, position));
+    parts.positions.host[token] = static_cast<int32_t>(position);
   });
   std::fill(parts.qo_indptr.host + plan.rows.size(), parts.qo_indptr.host + room.rows + 1, begin);
   batch.sequences = static_cast<int32_t>(room.rows);
@@ -163,7 +134,7 @@ void PackTokens(const StepPlan& plan, const Room& room, const Parts& parts, Forw
   batch.qo_indptr = parts.qo_indptr.device;
 }
 
-// One layer group's page tables. Rows with masks have none of their own yet: PackMasks.
+// One layer group's page tables.
 PageTableView PackGroup(const StepPlan& plan, size_t g, int32_t page_size, const SlotTables& tables,
                         const Room& room, const GroupParts& group) {
   if (room.padded) std::fill_n(group.slots.host, room.tokens, -1);
@@ -201,44 +172,16 @@ int64_t ListedPages(const StepPlan& plan, size_t group, int32_t page_size) {
 SinkRows PackSinks(const StepPlan& plan, const Parts& parts) {
   ForEachToken(plan, [&](const StepRow& row, int64_t position, int64_t token) {
     const RowView view = SeenAt(row.sequence->lease(), position);
-    const bool is_tree = row.sequence->tree != nullptr;
     parts.sink_len.host[token] = static_cast<int32_t>(view.sink_len);
     parts.sink_left.host[token] = static_cast<int32_t>(view.left);
     // Also where its query stands among the tokens held, whatever it sees: a model may scale by that.
-    parts.sink_positions.host[token] =
-        static_cast<int32_t>(is_tree ? StandsAt(*row.sequence, position) : view.sink_position);
+    parts.sink_positions.host[token] = static_cast<int32_t>(view.sink_position);
     parts.sink_limits.host[token] = static_cast<int32_t>(view.sink_limit);
   });
   return {.len = parts.sink_len.device,
           .left = parts.sink_left.device,
           .positions = parts.sink_positions.device,
           .limits = parts.sink_limits.device};
-}
-
-// Of one group: none for rows whose windows decide. Rows with masks get the pages that these are of, listed
-// in the block.
-AttentionMaskView PackMasks(const StepPlan& plan, size_t g, const KvLayout& layout,
-                            const int32_t* page_indices, const GroupParts& group) {
-  const int32_t page_size = layout.format.page_size;
-  int64_t bytes = 0, pages = 0;
-  for (size_t r = 0; r < plan.rows.size(); ++r) {
-    const StepRow& row = plan.rows[r];
-    group.mask_indptr.host[r] = static_cast<int32_t>(bytes);
-    if (!IsMasked(row)) continue;
-    const PageTable& table = row.sequence->lease().tables[g];
-    const BranchListing listing = ListingOf(row, g, page_size);
-    listing.ShowKeys(layout.groups[g].window, group.mask_bits.host + bytes);
-    listing.ListPages(table, group.mask_pages.host + pages);
-    const int64_t first =
-        group.mask_pages.device - page_indices + pages - PageOf(table.kv_base, 0, page_size);
-    group.first_entry.host[r] = static_cast<int32_t>(first);
-    group.page_mask.host[r] = -1;
-    group.kv_end.host[r] = static_cast<int32_t>(table.kv_base + listing.keys());
-    bytes += listing.mask_bytes();
-    pages += listing.pages();
-  }
-  group.mask_indptr.host[plan.rows.size()] = static_cast<int32_t>(bytes);
-  return {.bits = group.mask_bits.device, .indptr = group.mask_indptr.device};
 }
 
 // Those in front of the first that is not.
@@ -288,7 +231,7 @@ bool BatchBuilder::HasSinks(const StepPlan& plan) {
 BatchBuilder::BatchBuilder(const KvLayout& layout, const EngineLimits& limits, int64_t context)
     : layout_(layout),
       max_changes_(MaxTableChanges(layout, limits, context)),
-      max_bytes_(MaxBytes(layout, limits, max_changes_, context)),
+      max_bytes_(MaxBytes(layout, limits, max_changes_)),
       tables_(layout, limits, context),
       groups_(layout.groups.size()) {}
 
@@ -305,23 +248,20 @@ Status BatchBuilder::CheckSize() const {
 PackedBatch BatchBuilder::Build(const StepPlan& plan, std::span<const int32_t> records_in_flight,
                                 std::byte* host, std::byte* device, const RecordedShape* shape) {
   changes_.clear();
-  for (const StepRow& row : plan.rows) {
-    if (!IsMasked(row)) tables_.Update(row, &changes_);
-  }
-  Room room = RoomOf(plan, layout_);
+  for (const StepRow& row : plan.rows) tables_.Update(row, &changes_);
+  Room room = RoomOf(plan);
   room.table_changes = std::min(std::ssize(changes_) / 2, max_changes_);
   if (shape != nullptr) {
-    TM_CHECK(
-        room.rows <= shape->rows && room.tokens <= shape->rows && room.sinks <= shape->sinks && !room.masks,
-        "%lld rows padded to %d, or rows that see sinks or have masks", static_cast<long long>(room.rows),
-        shape->rows);
+    TM_CHECK(room.rows <= shape->rows && room.tokens <= shape->rows && room.sinks <= shape->sinks,
+             "%lld rows padded to %d, or rows that see sinks", static_cast<long long>(room.rows),
+             shape->rows);
     room.rows = room.tokens = shape->rows;
     room.sinks = shape->sinks;
     room.padded = true;
   }
   PackedBlock block(host, device + table_bytes(), max_bytes_);
   const Parts parts = Lay(room, groups_.size(), block);
-  if (room.padded || room.masks) std::fill_n(host, block.bytes(), std::byte{0});
+  if (room.padded) std::fill_n(host, block.bytes(), std::byte{0});
   auto* const page_indices = reinterpret_cast<int32_t*>(device);
   PackedBatch packed;
   packed.bytes = block.bytes();
@@ -332,12 +272,10 @@ PackedBatch BatchBuilder::Build(const StepPlan& plan, std::span<const int32_t> r
     groups_[g].page_indices = page_indices;
     // What a recorded step lists is known when it is replayed.
     if (!room.padded) groups_[g].listed_pages = ListedPages(plan, g, layout_.format.page_size);
-    if (room.masks) masks_[g] = PackMasks(plan, g, layout_, page_indices, parts.groups[g]);
   }
   packed.forward.groups = groups_.data();
-  if (room.masks) packed.forward.masks = masks_.data();
-  if (room.sinks) packed.forward.sinks = PackSinks(plan, parts);
-  if (room.sinks || room.masks) {
+  if (room.sinks) {
+    packed.forward.sinks = PackSinks(plan, parts);
     packed.forward.plain = room.padded ? PackPlain(plan, room, parts) : CountPlain(plan);
   }
   packed.copy_count = static_cast<int32_t>(plan.copies.size());

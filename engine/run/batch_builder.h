@@ -5,14 +5,13 @@
 //   device:  tables | block
 //   block:   token_ids | positions | qo_indptr | per group: first_entry, page_mask, kv_base, kv_end, slots
 //            | what rows see of sinks, and which see none
-//            | page copies | tokens in flight | masks and the pages that they are of | changes of the tables
+//            | page copies | tokens in flight | changes of the tables
 //
 // Each part starts at a multiple of 64 bytes. Its room is what the step needs; for a recorded step, those of
 // the first two lines have room for so many rows, and lie where they lay the last time. The largest block is
 // measured by the function that lays out each.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -37,7 +36,7 @@ struct RecordedShape {
 // Where the parts of a packed step lie on the device.
 struct PackedBatch {
   int64_t bytes = 0;  // of the block
-  // forward.groups and forward.masks belong to the builder, until its next Build.
+  // forward.groups belong to the builder, until its next Build.
   ForwardBatch forward;
   const int32_t* copy_pairs = nullptr;  // [copy_count, 2] (from, to)
   int32_t copy_count = 0;
@@ -64,8 +63,8 @@ class BatchBuilder {
   // A row whose token was sampled by the step before and is not known yet (start == tokens.size()) takes it
   // from records_in_flight[row], a record of that step. Where every token is known the list may be empty.
   // `shape`: for a decode step of at most so many rows, with room for as many. The rest is padding: no token
-  // of it is attended, and no key is written. REQUIRES: no row has a mask then, or sees sinks that the shape
-  // has no room for.
+  // of it is attended, and no key is written. REQUIRES: no row sees sinks then that the shape has no room
+  // for.
   PackedBatch Build(const StepPlan& plan, std::span<const int32_t> records_in_flight, std::byte* host,
                     std::byte* device, const RecordedShape* shape = nullptr);
 
@@ -80,7 +79,6 @@ class BatchBuilder {
   // Of the last Build; [groups].
   std::vector<int32_t> changes_;  // of the tables: (entry, page)
   std::vector<PageTableView> groups_;
-  std::array<AttentionMaskView, kMaxKvGroups> masks_;  // where some row has one
 };
 
 }  // namespace tramontane

@@ -24,9 +24,9 @@ int64_t MaxAdjusts(const EngineLimits& limits, int32_t vocab_size) {
   return RoundedUp(std::max<int64_t>(vocab_size, int64_t{1024} * limits.logit_rows()));
 }
 
-// Every sequence may be sampled or every token of a step scored, or a mixture.
+// Every sequence may be sampled beside all scores of a step.
 int64_t MaxLogitRows(const EngineLimits& limits) {
-  return int64_t{limits.max_sequences} + limits.max_step_tokens;
+  return int64_t{limits.max_sequences} + limits.step_scores();
 }
 
 int64_t MaskBytes(const EngineLimits& limits, int32_t vocab_size) {

@@ -22,17 +22,16 @@ Admission::Admission(const EngineLimits& limits, KvStore& store, const PrefillSh
 
 void Admission::Add(Sequence* sequence, int64_t arrival) {
   const Request& request = *sequence->request;
-  TM_CHECK(sequence->state_ == SequenceState::kWaiting && sequence->slots_ == 0 && sequence->choice == 0,
+  TM_CHECK(sequence->state_ == SequenceState::kWaiting && sequence->slots_ == 0,
            "request %s is admitted twice", request.id.c_str());
   TM_CHECK(request.choices <= limits_.max_sequences, "%d choices", request.choices);
   const bool endless = sequence->policy().type != ContextPolicyType::kNone;
   TM_CHECK(sequence->max_len <= (endless ? kMaxEndlessText : limits_.context) && !sequence->tokens.empty(),
            "a sequence of %lld tokens", static_cast<long long>(sequence->max_len));
   sequence->arrival_ = arrival;
-  TM_CHECK(queue_.empty() || Older(**queue_.rbegin(), *sequence), "request %s is admitted out of order",
-           request.id.c_str());
-  sequence->lease_ = store_.NewLease(MaskPolicyOf(sequence->policy()),
-                                     sequence->tree != nullptr ? sequence->tree->trunk_len : INT64_MAX);
+  TM_CHECK(sequence->is_branch() || queue_.empty() || Older(**queue_.rbegin(), *sequence),
+           "request %s is admitted out of order", request.id.c_str());
+  sequence->lease_ = store_.NewLease(MaskPolicyOf(sequence->policy()));
   sequence->lease_.prefers_cache = request.prefers_cache;
   queue_.insert(queue_.end(), sequence);
 }
@@ -43,7 +42,7 @@ void Admission::GiveSlots(int64_t now_ns) {
          tokens < kTokensFound.most) {
     Sequence* sequence = *queue_.begin();
     queue_.erase(queue_.begin());
-    tokens += static_cast<int64_t>(sequence->tokens.size());
+    if (!sequence->has_kept()) tokens += static_cast<int64_t>(sequence->tokens.size());
     sequence->slots_ = sequence->request->choices;
     free_slots_ -= sequence->slots_;
     TakeSlot(sequence);
@@ -72,10 +71,15 @@ void Admission::Remove(Sequence* sequence) {
   if (queue_.erase(sequence) == 0) RemoveFrom(ready_, sequence);
 }
 
-// Its plans are made as if it began there.
+// Its plans are made as if it began there. Behind what is kept for a branch nothing has a name.
 void Admission::Expect(Sequence* sequence, KvStore::Beyond beyond) {
   const int64_t kept = sequence->has_kept() ? sequence->prefix_to_keep() : 0;
-  store_.Expect(sequence->lease_, QueryFor(*sequence), beyond, kept);
+  if (sequence->is_branch() && kept > 0) {
+    sequence->lease_.expected = {.tokens = kept,
+                                 .ends_within_page = OffsetInPage(kept, store_.page_size()) != 0};
+  } else {
+    store_.Expect(sequence->lease_, QueryFor(*sequence), beyond, kept);
+  }
   sequence->fits_one_chunk_ = share_.FitsOneChunk(*sequence);
 }
 
@@ -108,8 +112,8 @@ void Admission::LookAtTier(int64_t now_ns) {
 void Admission::Begin(Sequence* sequence) {
   ExpectedHit expected = sequence->lease_.expected;  // for when it is given back
   int64_t hit = sequence->has_kept() ? sequence->prefix_to_keep() : 0;
-  if (hit > 0 && hit > store_.KnownPrefix(sequence->lease_, QueryFor(*sequence))) {
-    sequence->lease_ = store_.Fork(sequence->kept_, hit);
+  if (hit > 0 && (sequence->is_branch() || hit > store_.KnownPrefix(sequence->lease_, QueryFor(*sequence)))) {
+    sequence->lease_ = store_.Fork(sequence->kept(), hit);
   } else {
     hit = store_.Acquire(sequence->lease_, QueryFor(*sequence));
   }
@@ -123,15 +127,10 @@ void Admission::GiveBack(Sequence* sequence) {
 }
 
 PrefixQuery Admission::QueryFor(const Sequence& sequence) {
-  if (sequence.tree != nullptr) {  // its branches stand behind the trunk, and hold what is scored
-    return {.tokens = TokenView(sequence.tokens).First(sequence.tree->trunk_len + 1),
-            .identity = sequence.identity,
-            .path = &sequence.path};
-  }
-  const bool scores = sequence.wants_scores() && sequence.scored_len_ < sequence.prompt_len() - 1;
+  const bool scores = sequence.scored_len_ < sequence.ScoresBefore(sequence.prompt_len());
   return {.tokens = TokenView(sequence.tokens).First(sequence.prefill_len_),
           .identity = sequence.identity,
-          .most_tokens = scores ? sequence.scored_len_ : INT64_MAX,
+          .most_tokens = scores ? sequence.ToScore(sequence.scored_len_).position : INT64_MAX,
           .owner = sequence.request->kv_owner.get(),
           .path = &sequence.path};
 }

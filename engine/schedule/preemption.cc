@@ -70,7 +70,8 @@ void Preemption::SendBack(Sequence* sequence) {
   if (!sequence->held_) admission_.MakeReady(sequence);
 }
 
-// ---- prefixes that discards keep --------------------------------------------------------------------
+// ---- prefixes that are kept for discards and for branches
+// --------------------------------------------------------------------
 
 // Unless a window has let go of some already, or a hit began behind them: what comes after the discard then
 // begins with what the cache knows.
@@ -94,6 +95,13 @@ void Preemption::KeepPrefixOnceFull(Sequence* sequence) {
   if (sequence->accepted_len_ >= pages * store_.page_size()) KeepPrefix(sequence);
 }
 
+// All pages of a prompt that has ended.
+void Preemption::KeepForBranches(Sequence* prompt) {
+  store_.Roll(prompt->lease_, prompt->accepted_len_);
+  prompt->kept_ = std::exchange(prompt->lease_, store_.NewLease());
+  InsertByAge(keepers_, prompt);
+}
+
 void Preemption::ForkKept(const Sequence& parent, Sequence* sequence) {
   if (!parent.has_kept()) return KeepPrefixOnceFull(sequence);
   sequence->kept_ = store_.Fork(parent.kept_, parent.prefix_to_keep());
@@ -101,7 +109,7 @@ void Preemption::ForkKept(const Sequence& parent, Sequence* sequence) {
 }
 
 void Preemption::LetGoOfKept(Sequence* sequence) {
-  if (!sequence->has_kept()) return;
+  if (sequence->is_branch() || !sequence->has_kept()) return;
   RemoveFrom(keepers_, sequence);
   store_.Release(sequence->kept_);
   sequence->kept_ = {};
@@ -109,7 +117,7 @@ void Preemption::LetGoOfKept(Sequence* sequence) {
 
 // They save computing and are no condition for anything, so they go before anybody is preempted or waits: the
 // youngest sequence's first, until some page is available again. (In a group without a window they are its
-// lease's pages, too.)
+// lease's pages, too. Branches that are ready see when they begin that nothing is kept for them.)
 bool Preemption::LetGoOfSomeKept() {
   const int64_t available = store_.available();
   while (!keepers_.empty() && store_.available() == available) {

@@ -1,5 +1,5 @@
-// Preemption: who gives pages up when an older sequence finds none, and what is kept for discards, which goes
-// first. engine/schedule/README.md says why everything finishes.
+// Preemption: who gives pages up when an older sequence finds none, and what is kept for discards and for the
+// branches of prompts, which goes first. engine/schedule/README.md says why everything finishes.
 //
 // Engine thread only; the scheduler's. Always: nobody is preempted in flight, nor the oldest with pages but
 // where it is held.
@@ -20,7 +20,7 @@ class Preemption {
 
   void BeginPlan() { victim_in_flight_ = nullptr; }
   bool SitsOut(const Sequence& sequence) const { return sequence.held() || victim_in_flight_ == &sequence; }
-  // Lets go of what is kept for discards; else preempts a held sequence with pages, or else the youngest one,
+  // Lets go of what is kept; else preempts a held sequence with pages, or else the youngest one,
   // if it is younger than this one. False when there is none, or when it is in flight: then it sits this plan
   // out, and is preempted once its steps are applied.
   bool MakeRoomFor(const Sequence& sequence);
@@ -29,8 +29,10 @@ class Preemption {
   void LeaveLane(Sequence* sequence);
   int64_t preemptions() const { return preemptions_; }
 
-  // ---- prefixes that discards keep ----------------------------------------------------------------
+  // ---- prefixes that are kept for discards and for branches
+  // ----------------------------------------------------------------
   void KeepPrefixOnceFull(Sequence* sequence);
+  void KeepForBranches(Sequence* prompt);
   void ForkKept(const Sequence& parent, Sequence* sequence);
   void LetGoOfKept(Sequence* sequence);
   bool keeps_any() const { return !keepers_.empty(); }

@@ -110,7 +110,7 @@ bool PrefillLane::Give(Sequence* sequence, PrefillBudget share, Least least) {
     share.ns = std::max(share.ns, one.ns);
   }
   StepRow* row = waits ? nullptr : FindRow(sequence);
-  const int64_t end = start + LongestChunk(*sequence, share, row);
+  const int64_t end = start + LongestChunk(*sequence, share);
   // Less may be known than when it was made ready, and then it is not done at once.
   const bool lacks_turn = waits && end < sequence->prefill_len() && !HasTurn(*sequence);
   if (end > start && !lacks_turn) {
@@ -122,13 +122,9 @@ bool PrefillLane::Give(Sequence* sequence, PrefillBudget share, Least least) {
   return false;
 }
 
-// Within the pages that no older prompt part-way still needs. A chunk that joins a row which the plan has
-// already adds no branch to it, since its mask would be another one.
-int64_t PrefillLane::LongestChunk(const Sequence& sequence, const PrefillBudget& share,
-                                  const StepRow* row) const {
-  const bool joins = row != nullptr && sequence.tree != nullptr;
-  return share_.LongestChunk(sequence, joins ? sequence.tree->plain_len() : sequence.prefill_len(), share,
-                             store_.available() - prompts_.PagesOfOlder(sequence));
+// Within the pages that no older prompt part-way still needs.
+int64_t PrefillLane::LongestChunk(const Sequence& sequence, const PrefillBudget& share) const {
+  return share_.LongestChunk(sequence, share, store_.available() - prompts_.PagesOfOlder(sequence));
 }
 
 void PrefillLane::Commit(const Grant& grant, StepRow* row) {
@@ -147,7 +143,7 @@ void PrefillLane::Commit(const Grant& grant, StepRow* row) {
   sequence->state_ = SequenceState::kPrefill;
   prompts_.Add(sequence);
   found_tokens_ += sequence->accepted_len_;
-  if (sequence->usage_.prefill_chunks > 0) return;  // it begins again
+  if (sequence->usage_.prefill_chunks > 0 || sequence->is_branch()) return;  // its prompt was counted
   sequence->usage_.cached_tokens = sequence->accepted_len_;
   prefix_queries_ += static_cast<int64_t>(sequence->request->prompt.size());
   prefix_hits_ += sequence->accepted_len_;
@@ -179,7 +175,7 @@ void PrefillLane::FinishRows(int64_t now_ns) {
 // Where the pool is too small for the oldest that waits, nobody starts in front of it.
 bool PrefillLane::MayStart(const Sequence& sequence, const PrefillBudget& share) const {
   if (found_tokens_ >= kTokensFound.most) return false;
-  const int64_t end = sequence.next_position() + LongestChunk(sequence, share, nullptr);
+  const int64_t end = sequence.next_position() + LongestChunk(sequence, share);
   if (end != sequence.prefill_len() && !HasTurn(sequence)) return false;
   const Sequence* oldest = admission_.ready().front();
   return HasPagesToStart(*oldest) && (&sequence == oldest || HasPagesToStart(sequence));

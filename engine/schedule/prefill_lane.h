@@ -41,7 +41,7 @@ class PrefillLane {
   void GiveShortestRemaining();
   enum class Least { kNothing, kOneToken };  // whatever it costs
   bool Give(Sequence* sequence, PrefillBudget share, Least least = Least::kNothing);
-  int64_t LongestChunk(const Sequence& sequence, const PrefillBudget& share, const StepRow* row) const;
+  int64_t LongestChunk(const Sequence& sequence, const PrefillBudget& share) const;
   void Commit(const Grant& grant, StepRow* row);
   StepRow* FindRow(const Sequence* sequence) const;
   void FinishRows(int64_t now_ns);

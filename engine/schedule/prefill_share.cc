@@ -18,11 +18,11 @@ void PrefillBudget::Take(const PrefillBudget& chunk) {
   tokens -= chunk.tokens;
   parts -= chunk.parts;
   ns -= chunk.ns;
-  tree_bytes -= chunk.tree_bytes;
+  scores -= chunk.scores;
 }
 
 bool PrefillBudget::Holds(const PrefillBudget& chunk) const {
-  return chunk.tokens <= tokens && chunk.parts <= parts && chunk.ns <= ns && chunk.tree_bytes <= tree_bytes;
+  return chunk.tokens <= tokens && chunk.parts <= parts && chunk.ns <= ns && chunk.scores <= scores;
 }
 
 PrefillShare::PrefillShare(const EngineLimits& limits, const KvStore& store, const StepCosts& costs)
@@ -34,8 +34,7 @@ PrefillShare::PrefillShare(const EngineLimits& limits, const KvStore& store, con
 PrefillBudget PrefillShare::OfStep(const std::vector<Sequence*>& prompts,
                                    const std::vector<Sequence*>& decode) const {
   PrefillBudget budget = {limits_.max_step_tokens, limits_.step_cost() * cost_.parts_per_token(),
-                          std::numeric_limits<double>::infinity(),
-                          MaxTreeBytes(store_.layout(), limits_.context)};
+                          std::numeric_limits<double>::infinity(), limits_.step_scores()};
   const bool is_timed = limits_.decode_gap_ns > 0 && limits_.lane_policy == LanePolicy::kFair;
   const auto decodes = [](const Sequence* sequence) { return sequence->decode_left(); };
   if (!is_timed || std::none_of(decode.begin(), decode.end(), decodes)) return budget;
@@ -85,19 +84,17 @@ PrefillBudget PrefillShare::ChunkOf(const Sequence& sequence, int64_t begin, int
   return {.tokens = end - begin,
           .parts = (end - begin) * cost_.parts_per_token() + keys,
           .ns = ChunkNs(end - begin, keys),
-          .tree_bytes = sequence.tree == nullptr
-                            ? 0
-                            : TreeBytes(*sequence.tree, store_.layout(), sequence.lease(), begin, end)};
+          .scores = sequence.ScoresBefore(end) - sequence.ScoresBefore(begin)};
 }
 
-int64_t PrefillShare::LongestChunk(const Sequence& sequence, int64_t end, const PrefillBudget& share,
+int64_t PrefillShare::LongestChunk(const Sequence& sequence, const PrefillBudget& share,
                                    int64_t pages) const {
   const int64_t start = sequence.next_position();
   const auto fits = [&](int64_t count) {
     return share.Holds(ChunkOf(sequence, start, start + count)) &&
            store_.PagesNeeded(sequence.lease(), start, start + count) <= pages;
   };
-  int64_t most = std::min(end - start, share.tokens);
+  int64_t most = std::min(sequence.prefill_len() - start, share.tokens);
   if (most <= 0 || fits(most)) return std::max<int64_t>(most, 0);
   int64_t count = 0;
   while (most - count > 1) {

@@ -16,11 +16,11 @@ namespace tramontane {
 // Of a step, of a part of it, or what a chunk takes.
 struct PrefillBudget {
   int64_t tokens = 0;
-  int64_t parts = 0;       // of PrefillCost
-  double ns = 0;           // predicted; infinite where nothing decodes
-  int64_t tree_bytes = 0;  // of masks of candidates; not shared out
+  int64_t parts = 0;   // of PrefillCost
+  double ns = 0;       // predicted; infinite where nothing decodes
+  int64_t scores = 0;  // asked for; not shared out
 
-  PrefillBudget Half() const { return {tokens - tokens / 2, parts - parts / 2, ns / 2, tree_bytes}; }
+  PrefillBudget Half() const { return {tokens - tokens / 2, parts - parts / 2, ns / 2, scores}; }
   void Take(const PrefillBudget& chunk);
   bool Holds(const PrefillBudget& chunk) const;
 };
@@ -33,10 +33,9 @@ class PrefillShare {
   PrefillBudget OfStep(const std::vector<Sequence*>& prompts, const std::vector<Sequence*>& decode) const;
   // What positions [begin, end) of the sequence take.
   PrefillBudget ChunkOf(const Sequence& sequence, int64_t begin, int64_t end) const;
-  // Tokens of the longest next chunk, up to `end`, within the share and so many pages: where pages are short
-  // the chunk shrinks.
-  int64_t LongestChunk(const Sequence& sequence, int64_t end, const PrefillBudget& share,
-                       int64_t pages) const;
+  // Tokens of the longest next chunk within the share and so many pages: where pages are short the chunk
+  // shrinks.
+  int64_t LongestChunk(const Sequence& sequence, const PrefillBudget& share, int64_t pages) const;
   // Of all that the sequence has left to prefill.
   int64_t RemainingParts(const Sequence& sequence) const;
   int64_t AttendedKeys(const Sequence& sequence, int64_t begin, int64_t end) const;

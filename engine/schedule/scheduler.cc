@@ -77,7 +77,7 @@ void Scheduler::AskFor(StepRow& row, std::vector<Want>* wants) {
     scored = std::max(scored, sequence.ScoresBefore(row.start));
     for (const int64_t scored_end = sequence.ScoresBefore(end); scored < scored_end; ++scored) {
       const TokenToScore score = sequence.ToScore(scored);
-      wants->push_back({score.place, Want::Kind::kScore, score.token});
+      wants->push_back({score.position, Want::Kind::kScore, score.token});
     }
   }
   if (end >= sequence.prefill_len_ && end < sequence.max_len) {
@@ -161,6 +161,19 @@ void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
   InsertByAge(decode_, sequence);
 }
 
+void Scheduler::Branch(Sequence& prompt, Sequence* branch) {
+  TM_CHECK(prompt.state_ != SequenceState::kFinished && prompt.steps_in_flight_ == 1,
+           "request %s has branches of a prompt that is not there", prompt.request->id.c_str());
+  prompt.has_branches_ = true;
+  branch->prompt_ = &prompt;
+  admission_.Add(branch, prompt.arrival_);
+}
+
+void Scheduler::EndBranches(Sequence& prompt) {
+  prompt.has_branches_ = false;
+  preemption_.LetGoOfKept(&prompt);
+}
+
 void Scheduler::Hold(Sequence* sequence) {
   TM_CHECK(sequence->state_ == SequenceState::kDecode,
            "choice %d of request %s is held, and is not in decode", sequence->choice,
@@ -177,6 +190,7 @@ void Scheduler::Resume(Sequence* sequence) {
 
 void Scheduler::Forget(Sequence* sequence) {
   store_.Forget(sequence->lease_);
+  store_.Forget(sequence->kept_);
   store_.ForgetIdle(sequence->request->kv_owner.get());
 }
 
@@ -201,7 +215,7 @@ void Scheduler::Apply(const StepPlan& plan, const std::vector<RowOutcome>& outco
     --sequence->steps_in_flight_;
     if (sequence->state_ == SequenceState::kFinished) {
       sequence->accepted_len_ += outcomes[i].accepted;
-      store_.Seal(sequence->lease_, sequence->tokens, sequence->accepted_len_, &sequence->path);
+      store_.Seal(sequence->lease_, sequence->tokens, sequence->names_end(), &sequence->path);
       if (sequence->steps_in_flight_ == 0) Release(sequence);
       continue;
     }
@@ -211,7 +225,7 @@ void Scheduler::Apply(const StepPlan& plan, const std::vector<RowOutcome>& outco
              outcomes[i].accepted, row.count);
     sequence->scheduled_len_ -= refused;
     sequence->accepted_len_ += outcomes[i].accepted;
-    store_.Seal(sequence->lease_, sequence->tokens, sequence->accepted_len_, &sequence->path);
+    store_.Seal(sequence->lease_, sequence->tokens, sequence->names_end(), &sequence->path);
     preemption_.KeepPrefixOnceFull(sequence);
     store_.Roll(sequence->lease_, sequence->accepted_len_);
   }
@@ -226,7 +240,9 @@ void Scheduler::Learn(const StepPlan& plan, int64_t ns) {
 // The only code by which a finished sequence's pages and slots go back.
 void Scheduler::Release(Sequence* sequence) {
   preemption_.LetGoOfKept(sequence);
-  if (sequence->leaves_idle) {
+  if (sequence->has_branches_) {
+    preemption_.KeepForBranches(sequence);
+  } else if (sequence->leaves_idle) {
     store_.LeaveIdle(sequence->lease_, sequence->tokens, sequence->accepted_len_,
                      sequence->request->kv_owner);
   } else {

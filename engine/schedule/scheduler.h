@@ -11,7 +11,8 @@
 // Always: a sequence is in one of those four lists or in none (finished, not yet forked, or held and
 // preempted); ready, prefill and decode together hold at most max_sequences slots; pages are held only in
 // prefill and decode, and by finished sequences that a step in flight still mentions; and between a discard
-// and what is computed after it as Sequence::kept(), which is let go wherever pages are short.
+// and what is computed after it, or for the branches of a prompt, as Sequence::kept(), which is let go
+// wherever pages are short.
 #pragma once
 
 #include <cstdint>
@@ -51,6 +52,12 @@ class Scheduler {
   // REQUIRES: `parent` has just sampled the prompt's first tokens and that step is not yet applied;
   // `sequence` gets its own first token before the next plan. The parent may be finished already.
   void Fork(Sequence& parent, Sequence* sequence);
+
+  // `branch` waits for a slot of its own, by the age of the prompt that it goes on from, whose pages are kept
+  // for all its branches until EndBranches, or let go where pages are short. REQUIRES: all of the prompt is
+  // computed and that step is not yet applied; Finish of the prompt comes next.
+  void Branch(Sequence& prompt, Sequence* branch);
+  void EndBranches(Sequence& prompt);
 
   // A sequence in decode is in no further plan until Resume: its next token cannot be chosen yet. It keeps
   // its pages while nobody needs them; where pages are short, held sequences are the first to be preempted,

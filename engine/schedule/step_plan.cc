@@ -24,10 +24,6 @@ std::string RowToString(const StepPlan& plan, const StepRow& row) {
 
 bool SeesSinks(const StepRow& row) { return EndOf(row) > row.sequence->lease().plain_len; }
 
-bool IsMasked(const StepRow& row) {
-  return row.sequence->tree != nullptr && EndOf(row) > row.sequence->tree->plain_len();
-}
-
 int64_t StepPlan::Draws(const StepRow& row) const {
   const std::span<const Want> asked = WantsOf(row);
   return std::count_if(asked.begin(), asked.end(),

@@ -40,10 +40,7 @@ inline int64_t EndOf(const StepRow& row) { return row.start + row.count; }
 
 // Whether the row sees other positions than its layers' windows say.
 bool SeesSinks(const StepRow& row);
-// Whether attention needs a mask for what the row sees: candidates.
-bool IsMasked(const StepRow& row);
-// Neither: its layers' windows decide.
-inline bool IsPlain(const StepRow& row) { return !SeesSinks(row) && !IsMasked(row); }
+inline bool IsPlain(const StepRow& row) { return !SeesSinks(row); }
 
 struct StepPlan {
   int64_t step = 0;  // 1, 2, 3, ...; 0 when idle

@@ -1,7 +1,6 @@
-// Many continuations of one prompt in one row: each must get what it gets alone behind the prompt. How a tree
-// lies and is listed is held to its definition; the fake model reads every slot that a row sees by that
-// definition; on the CPU the logprobs are those of the prompt and one continuation as a prompt of their own,
-// bit for bit.
+// Many continuations of one prompt, which go on from its pages: each must get what it gets alone behind the
+// prompt. The fake model reads every slot that a row sees; on the CPU the logprobs are those of the prompt
+// and one continuation as a prompt of their own, bit for bit.
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -9,12 +8,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "kernels/attention.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
@@ -80,78 +77,6 @@ std::vector<Score> AloneScores(EngineUnderTest& test, const Request& request) {
   return all;
 }
 
-// ---- how a tree lies ----------------------------------------------------------------------------
-
-TEST(CandidateTree, ABranchBeginsAtAPageWithTheEndOfThePrompt) {
-  const CandidateTree tree =
-      CandidateTree::Of(std::vector<int32_t>{10, 11, 12, 13, 14, 15}, {{20, 21}, {30, 31, 32}, {40}}, 4);
-  EXPECT_EQ(tree.trunk_len, 4);
-  EXPECT_EQ(tree.branch_begin, (std::vector<int64_t>{4, 8, 12}));
-  EXPECT_EQ(tree.tokens, (std::vector<int32_t>{10, 11, 12, 13, 14, 15, 20, 21, 14, 15, 30, 31, 14, 15}));
-  std::vector<std::pair<int64_t, int32_t>> scores;
-  for (const TokenToScore& score : tree.scores) scores.emplace_back(score.place, score.token);
-  EXPECT_EQ(scores, (std::vector<std::pair<int64_t, int32_t>>{
-                        {5, 20}, {6, 21}, {9, 30}, {10, 31}, {11, 32}, {13, 40}}));
-  EXPECT_EQ(tree.plain_len(), 8);
-  EXPECT_EQ(tree.PositionOf(7), 7);
-  EXPECT_EQ(tree.PositionOf(8), 4);
-  EXPECT_EQ(tree.PositionOf(13), 5);
-  EXPECT_EQ(tree.ScoresBefore(9), 2);
-  EXPECT_TRUE(tree.Sees(9, 3, 0));
-  EXPECT_FALSE(tree.Sees(9, 3, 2)) << "it stands at 5";
-  EXPECT_FALSE(tree.Sees(9, 6, 0)) << "the other branch";
-  EXPECT_EQ(CandidateTree::PlacesOf(6, {{20, 21}, {30, 31, 32}, {40}}, 4, 100), tree.places());
-  // A prompt that ends with a page: its last page is each branch's own.
-  EXPECT_EQ(CandidateTree::Of(std::vector<int32_t>{1, 2, 3, 4}, {{5}, {6}}, 4).branch_begin,
-            (std::vector<int64_t>{0, 4}));
-}
-
-// What a row is told: every key that a place sees, once, in the order of positions, and as far from a
-// multiple of kAttentionOrderKeys as where it stands.
-TEST(BranchListing, ShowsWhatAPlaceSeesByTheDefinition) {
-  std::mt19937 random(5);
-  const auto draw = [&](int64_t least, int64_t most) {
-    return std::uniform_int_distribution<int64_t>(least, most)(random);
-  };
-  for (int round = 0; round < 60; ++round) {
-    const auto page_size = static_cast<int32_t>(int64_t{1} << draw(0, 5));
-    const int64_t prompt = draw(1, round % 3 == 0 ? 1300 : 90);
-    const auto window = static_cast<int32_t>(round % 2 == 0 ? 0 : draw(1, 700));
-    std::vector<int64_t> lengths(static_cast<size_t>(draw(2, 5)));
-    for (int64_t& length : lengths) length = draw(1, 40);
-    const CandidateTree tree =
-        CandidateTree::Of(MakeRequest("r", prompt, 0).prompt, SomeCandidates(lengths), page_size);
-    const int64_t end = draw(tree.plain_len() + 1, tree.places());
-    const int64_t start = draw(std::max<int64_t>(0, end - 60), end - 1);
-    const int64_t first_seen = FirstVisible(std::min(start, tree.trunk_len), window);
-    PageTable table;
-    table.kv_base = PageOf(first_seen, 0, page_size) * page_size;
-    for (int64_t at = table.kv_base; at < end; at += page_size)
-      table.pages.push_back(static_cast<PageId>(at / page_size));
-
-    const BranchListing listing(tree, table.kv_base, start, end, page_size);
-    std::vector<int32_t> pages(static_cast<size_t>(listing.pages()), -1);
-    listing.ListPages(table, pages.data());
-    std::vector<uint8_t> bits(static_cast<size_t>(listing.mask_bytes()));
-    listing.ShowKeys(window, bits.data());
-    for (int64_t place = start; place < end; ++place) {
-      std::vector<int64_t> expected, shown;
-      for (int64_t key = 0; key <= place; ++key) {
-        if (tree.Sees(place, key, window)) expected.push_back(key);
-      }
-      for (int64_t k = 0; k < listing.keys(); ++k) {
-        const int64_t bit = (place - start) * listing.keys() + k;
-        if ((bits[static_cast<size_t>(bit / 8)] >> (bit % 8) & 1) == 0) continue;
-        const int64_t key = int64_t{pages[static_cast<size_t>(k / page_size)]} * page_size + k % page_size;
-        shown.push_back(key);
-        ASSERT_EQ((table.kv_base + k) % kAttentionOrderKeys, tree.PositionOf(key) % kAttentionOrderKeys)
-            << "round " << round << ", place " << place << ", key " << key;
-      }
-      ASSERT_EQ(shown, expected) << "round " << round << ", place " << place;
-    }
-  }
-}
-
 // ---- the engine, over the fake model ------------------------------------------------------------
 
 class ScoredCandidates : public testing::TestWithParam<std::vector<int32_t>> {};  // windows
@@ -207,19 +132,21 @@ TEST_P(ScoredCandidates, ACrowdAndPreemptionChangeNoScore) {
   if (GetParam() == std::vector<int32_t>{0}) {
     EXPECT_GT(test.engine().Load().preemptions, 0) << "the pool was meant to be too small";
   }
+  int64_t preemptions = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
+    preemptions += readers[i]->choice().end().usage.preemptions;
     if (requests[i].candidates.empty()) {
       EXPECT_EQ(readers[i]->choice().ids, Ask(alone, requests[i])->choice().ids) << i;
     } else {
       EXPECT_EQ(ScoresOf(*readers[i]), AloneScores(alone, requests[i])) << i;
     }
   }
+  EXPECT_EQ(preemptions, test.engine().Load().preemptions) << "those of branches are their request's";
   EXPECT_EQ(test.engine().Load().held_pages, 0);
 }
 
-// The trunk is found and is found again; pages of branches, where two tokens stand at one position, never
-// are.
-TEST_P(ScoredCandidates, TheTrunkIsCachedAndBranchesAreNot) {
+// The prompt is found and is found again; what is computed behind it is not.
+TEST_P(ScoredCandidates, ThePromptIsCachedAndBranchesAreNot) {
   SteppedEngine test(Roomy(), GetParam()), alone(Roomy(), GetParam());
   const Request request = ScoreRequest("r", 22, {9, 6, 1});
   const auto first = Ask(test, request);
@@ -233,7 +160,7 @@ TEST_P(ScoredCandidates, TheTrunkIsCachedAndBranchesAreNot) {
   const auto reader = Ask(test, longer);
   EXPECT_EQ(reader->choice().end().usage.cached_tokens, 20);
   EXPECT_EQ(reader->choice().ids, Ask(alone, longer)->choice().ids);
-  // A prompt that ends with a page has its last one computed: it gives the first scores.
+  // Of a prompt that ends with a page the last position gives the first scores.
   EXPECT_EQ(Ask(test, ScoreRequest("at a border", 20, {2, 3}))->choice().end().usage.cached_tokens, 16);
 }
 
@@ -262,10 +189,9 @@ TEST(ScoredCandidatesLimits, BadInputIsRefusedByName) {
   EXPECT_EQ(refusal(request), "candidates[1] has the id -1 at index 0; the vocabulary has the ids 0 to 63");
   request = ScoreRequest("r", 5, std::vector<int64_t>(1025, 1));
   EXPECT_EQ(refusal(request), "candidates has 1025 entries; at most 1024 are allowed");
-  request = ScoreRequest("r", 150, {8, 8});
-  EXPECT_EQ(
-      refusal(request),
-      "candidates take 169 or more places together with their prompt of 150 tokens; the context holds 160");
+  EXPECT_EQ(refusal(ScoreRequest("r", 150, {6, 6})), "") << "their last tokens take no position";
+  EXPECT_EQ(refusal(ScoreRequest("r", 150, {6, 7})),
+            "candidates take 161 positions together with their prompt of 150 tokens; the context holds 160");
   request = ScoreRequest("r", 5, {2});
   request.stopping.max_tokens = 1;
   EXPECT_EQ(refusal(request), "stopping.max_tokens must be 0 where candidates are scored");
@@ -277,23 +203,126 @@ TEST(ScoredCandidatesLimits, BadInputIsRefusedByName) {
   EXPECT_EQ(refusal(request), "context_policy.type is sinks; it must be none where candidates are scored");
 }
 
-// The windowed group's pages of all branches are held to the end, which a small pool may not have.
-TEST(ScoredCandidatesLimits, WhatThePoolCannotHoldIsRefused) {
-  const Request request = ScoreRequest("r", 20, std::vector<int64_t>(10, 6));
-  EngineLimits limits = SmallLimits(32);
-  limits.context = 140;
-  SteppedEngine test(limits, {6}), alone(Roomy(), {6});
-  const auto other = test.Submit(MakeRequest("other", 20, 100));
+// However many: each branch has a slot when one is free, in front of what came later.
+TEST_P(ScoredCandidates, OneSlotIsEnough) {
+  EngineLimits limits = Roomy();
+  limits.max_sequences = 1;
+  SteppedEngine test(limits, GetParam()), alone(Roomy(), GetParam());
+  const Request request = ScoreRequest("r", 21, {3, 1, 9, 4, 1, 12});
   const auto reader = test.Submit(request);
-  ASSERT_TRUE(reader->refused().ok()) << reader->refused();
-  test.RunToEnd({other.get(), reader.get()});
-  EXPECT_EQ(ScoresOf(*reader), AloneScores(alone, request)) << "with every page of the pool";
-  limits.pool_pages = 31;
-  SteppedEngine small(limits, {6});
-  EXPECT_EQ(small.Submit(request)->refused().message(),
-            "candidates take 32 pages with their prompt; the pool has 31");
+  const auto later = test.Submit(MakeRequest("later", 5, 3));
+  while (!reader->done()) {
+    EXPECT_TRUE(later->started().empty());
+    test.Step();
+    later->Poll();
+    reader->Poll();
+  }
+  EXPECT_EQ(ScoresOf(*reader), AloneScores(alone, request));
+  test.RunToEnd({later.get()});
+  EXPECT_EQ(later->choice().ids, Ask(alone, MakeRequest("later", 5, 3))->choice().ids);
+  EXPECT_EQ(test.engine().Load().running, 0);
 }
 
+// The prompt once, each candidate but its first and last token. Where the pool is short the prompt's pages
+// are not kept, and it is computed again.
+TEST_P(ScoredCandidates, ThePromptIsComputedOnceWhereThePoolHoldsIt) {
+  const Request request = ScoreRequest("r", 38, {3, 1, 9, 4, 1, 12, 15});
+  SteppedEngine alone(Roomy(), GetParam());
+  const std::vector<Score> expected = AloneScores(alone, request);
+  for (const bool is_short : {false, true}) {
+    EngineLimits limits = Roomy();
+    limits.prefix_cache = false;
+    limits.context = 76;
+    if (is_short) limits.pool_pages = 0;
+    for (const int32_t window : GetParam()) {
+      if (is_short) limits.pool_pages += window == 0 ? 19 : 8;
+    }
+    SteppedEngine test(limits, GetParam());
+    const auto other = test.Submit(MakeRequest("other", 20, 56, 9));
+    const auto reader = test.Submit(request);
+    test.RunToEnd({other.get(), reader.get()});
+    EXPECT_EQ(ScoresOf(*reader), expected);
+    const int64_t computed = test.engine().Load().prompt_tokens;
+    EXPECT_EQ(test.engine().Load().prefix_queries, 20 + 38) << "a branch asks for nothing";
+    if (!is_short) {
+      EXPECT_EQ(computed, 20 + 38 + 2 + 8 + 3 + 11 + 14);
+    } else if (GetParam() == std::vector<int32_t>{0}) {
+      EXPECT_GT(computed, 20 + 38 + 2 + 8 + 3 + 11 + 14) << "the pool was meant to be too small";
+    }
+    EXPECT_EQ(test.engine().Load().held_pages, 0);
+  }
+}
+
+TEST_P(ScoredCandidates, ACancelBetweenThePromptAndItsBranchesEndsAll) {
+  EngineLimits limits = Roomy();
+  limits.max_sequences = 2;
+  SteppedEngine test(limits, GetParam());
+  const auto reader = test.Submit(ScoreRequest("r", 10, {9, 9, 9}));
+  while (test.engine().Load().prompt_tokens < 10) test.Step();
+  EXPECT_EQ(test.engine().Load().prompt_tokens, 10) << "no branch has begun";
+  EXPECT_GT(test.engine().Load().held_pages, 0) << "the prompt's pages are kept";
+  reader->stream().Cancel();
+  test.RunToEnd({reader.get()});
+  EXPECT_EQ(reader->status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(reader->choice().finished.size(), 1u);
+  EXPECT_EQ(test.engine().Load().held_pages, 0);
+  EXPECT_EQ(test.engine().Load().cancelled_requests, 1);
+}
+
+// The request fails, once, and nobody finds what was computed for it, whichever row it was.
+TEST_P(ScoredCandidates, AFailedRowOfOneEndsTheRequest) {
+  for (const int64_t position : {22, 25}) {
+    SteppedEngine test(Roomy(), GetParam());
+    const Request request = ScoreRequest("r", 22, {2, 9, 3, 9});
+    test.runner().not_finite = [&](const std::string&, int32_t choice, int64_t at) {
+      return at == position && choice == (position == 22 ? 0 : 2);
+    };
+    const auto reader = Ask(test, request);
+    EXPECT_EQ(reader->status().code(), StatusCode::kInternal);
+    EXPECT_EQ(reader->choice().finished.size(), 1u);
+    EXPECT_TRUE(reader->started().at(0).prompt_logprobs.empty());
+    EXPECT_EQ(test.engine().Load().held_pages, 0);
+    EXPECT_EQ(test.engine().Load().failed_rows, 1);
+    test.runner().not_finite = nullptr;
+    const auto again = Ask(test, request);
+    EXPECT_TRUE(again->status().ok()) << again->status();
+    EXPECT_EQ(again->choice().end().usage.cached_tokens, 0) << position;
+  }
+}
+
+TEST(ScoredCandidatesLimits, CandidatesThatWaitAreCounted) {
+  EngineLimits limits = Roomy();
+  limits.max_queued_bytes = 8192;
+  SteppedEngine test(limits);
+  const auto first = test.Submit(MakeRequest("first", 5, 1));
+  const auto few = test.Submit(ScoreRequest("few", 5, std::vector<int64_t>(50, 2)));
+  EXPECT_TRUE(few->refused().ok()) << few->refused();
+  EXPECT_EQ(test.Submit(ScoreRequest("many", 5, std::vector<int64_t>(500, 1)))->refused().code(),
+            StatusCode::kResourceExhausted);
+  test.RunToEnd({first.get(), few.get()});
+}
+
+// Their first tokens are all scored at one position. A step has room for the most of one request, and for a
+// score at each of its other tokens.
+TEST(ScoredCandidatesLimits, AStepScoresNoMoreThanItHasRoomFor) {
+  EngineLimits limits = Roomy();
+  limits.max_step_tokens = 16;
+  SteppedEngine test(limits), alone(Roomy());
+  size_t most = 0;
+  test.runner().on_forward = [&](const StepPlan& plan) { most = std::max(most, plan.wants.size()); };
+  std::vector<std::unique_ptr<StreamReader>> readers;
+  std::vector<StreamReader*> all;
+  for (const int64_t candidates : {1024, 1024, 300, 700}) {
+    readers.push_back(
+        test.Submit(ScoreRequest("r", 3, std::vector<int64_t>(static_cast<size_t>(candidates), 1), 1)));
+    all.push_back(readers.back().get());
+  }
+  test.RunToEnd(all);
+  EXPECT_LE(most, static_cast<size_t>(limits.step_scores()));
+  EXPECT_GE(most, 1024u);
+  for (const StreamReader* reader : all) EXPECT_TRUE(reader->status().ok()) << reader->status();
+  EXPECT_EQ(readers[0]->started().at(0).prompt_logprobs.size(), 1024u);
+}
 // ---- the CPU ------------------------------------------------------------------------------------
 
 class CandidatesOnTheCpu : public testing::Test {
@@ -347,8 +376,8 @@ TEST_F(CandidatesOnTheCpu, HaveTheBitsThatTheyHaveAlone) {
       const auto test = Start(c.page_size, c.step_tokens, c.dtype, c.threads, /*cache=*/true);
       EXPECT_EQ(ScoresOf(*Ask(*test, request)), expected);
       const auto again = Ask(*test, request);
-      const int64_t trunk = (prompt - 1) / c.page_size * c.page_size;
-      EXPECT_EQ(again->choice().end().usage.cached_tokens, trunk);
+      const int64_t cached = (prompt - 1) / c.page_size * c.page_size;
+      EXPECT_EQ(again->choice().end().usage.cached_tokens, cached);
       EXPECT_EQ(ScoresOf(*again), expected) << "the prompt is found";
     }
   }

@@ -1237,7 +1237,7 @@ TEST_P(CudaPolicyStorm, GivesWhatTheReferenceGives) {
 }
 
 // Both keep keys and values so: what requests get in chunks and alone, with and without sinks.
-// A mask for one sequence of a step; the others have none, and one of them sees sinks.
+// Branches of a prompt beside other rows, of which one sees sinks.
 TEST_P(CudaEngine, ScoresCandidatesAsTheCpuDoesBesideRowsOfOtherKinds) {
   const TempFolder folder;
   WindowedModel().WriteMistral(folder);

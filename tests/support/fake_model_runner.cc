@@ -83,7 +83,7 @@ Status FakeModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs) {
     if (want.kind == Want::Kind::kScore) {
       sampling.row.forced_token = want.id;
       sampling.row.top_logprobs = std::max(request.output.prompt_logprobs, 0);
-      const bool fails = not_finite && not_finite(request.id, 0, want.position + 1);
+      const bool fails = not_finite && not_finite(request.id, step.rows[w]->choice, want.position + 1);
       step.result.wants.push_back(fails ? WantResult{.kind = want.kind}
                                         : Choose(step.logits[w], want.kind, sampling));
       continue;
@@ -117,9 +117,8 @@ void FakeModelRunner::Write(const StepRow& row) {
       TM_CHECK(p <= static_cast<int64_t>(tokens.size()), "position %lld has no token",
                static_cast<long long>(p));
       const int32_t token = in_flight ? last_sampled_.at(row.sequence) : tokens[static_cast<size_t>(p)];
-      const CandidateTree* tree = row.sequence->tree;
       slots_[static_cast<size_t>(SlotOf(PageAt(table, p, page_size), p, page_size))] =
-          (tree == nullptr ? p : tree->PositionOf(p)) * vocab_size_ + token;
+          p * vocab_size_ + token;
     }
   }
 }
@@ -136,12 +135,8 @@ std::vector<float> FakeModelRunner::LogitsAfter(const StepRow& row, int64_t posi
     const int64_t sinks_from =
         policy.type == ContextPolicyType::kSinks ? 0 : FirstVisible(view.sink_query_position, window);
     for (int64_t p = 0; p <= position; ++p) {
-      const CandidateTree* tree = row.sequence->tree;
       const bool is_sink = p < view.sink_len && p >= sinks_from;
-      const bool is_seen = tree == nullptr
-                               ? is_sink || p >= std::max(view.left, FirstVisible(position, window))
-                               : tree->Sees(position, p, window);
-      if (!is_seen) continue;
+      if (!is_sink && p < std::max(view.left, FirstVisible(position, window))) continue;
       const size_t slot = static_cast<size_t>(SlotOf(PageAt(table, p, page_size), p, page_size));
       hash = Mix(hash, static_cast<uint64_t>(slots_[slot]) + 2);
     }

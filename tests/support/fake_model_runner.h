@@ -36,7 +36,8 @@ class FakeModelRunner final : public ModelRunner {
 
   // ---- what a test may set ------------------------------------------------------------------------------
   std::function<void(const StepPlan&)> on_forward;
-  // Makes logits non-finite where it returns true, for the token at `position` of `choice`; 0 for scores.
+  // Makes logits non-finite where it returns true, for the token at `position` of `choice`; 0 for scores of
+  // prompts.
   std::function<bool(const std::string& request_id, int32_t choice, int64_t position)> not_finite;
   // Chooses the token itself; -1 leaves it to the logits.
   std::function<int32_t(const std::string& request_id, int32_t choice, int64_t position)> forced;
