@@ -85,6 +85,52 @@ TEST(HeldTextTest, WhereATextsOwnNamesFillTheTreeItIsHeldWithoutThem) {
   store.CheckAccounting();
 }
 
+// Positions in front of 5 are not in its first page.
+TEST(HeldTextTest, ATextIsForkedWhereAllThatIsSeenIsInItsPages) {
+  KvStore store(TestLayout({6}, 4), 8, PrefixCache::kOn);
+  const auto owner = std::make_shared<const KvOwner>();
+  const std::vector<int32_t> tokens = Tokens(11);
+  ASSERT_TRUE(store.BeginIdle(owner, {}, {5}, 10));
+  const Lease above = store.NewLease();
+  std::vector<TakenPage> taken;
+  for (const int64_t block : {1, 2})
+    ASSERT_TRUE(store.PlantIdle(*owner, above, block, 0, KvStore::Known::kByLease, &taken));
+  ASSERT_TRUE(store.FinishIdle(*owner, above, tokens));
+  const Lease lease = store.NewLease();
+  EXPECT_EQ(store.KnownPrefix(lease, {.tokens = tokens, .owner = owner.get()}), 10);
+  EXPECT_EQ(store.KnownPrefix(lease, {.tokens = Tokens(10), .owner = owner.get()}), 0) << "9 sees 4";
+}
+
+// The mark of the policy lies between the blocks.
+TEST(HeldTextTest, AForkInFrontOfAPolicysFirstBlockIsNamedWithoutIt) {
+  KvStore store(TestLayout({0}, 4), 8, PrefixCache::kOn);
+  Lease lease = store.NewLease(kSinksOf8);
+  store.Acquire(lease, {.tokens = Tokens(13)});
+  std::vector<PageCopy> copies;
+  store.Extend(lease, 0, 12, &copies);
+  store.Seal(lease, Tokens(12), 12);
+  const Lease fork = store.Fork(lease, 7);
+  Lease plain = store.NewLease();
+  ASSERT_EQ(store.Acquire(plain, {.tokens = Tokens(5)}), 4);
+  EXPECT_EQ(fork.sealed, 4);
+  EXPECT_EQ(fork.tip, plain.tip);
+}
+
+// Six blocks under policies may have names.
+TEST(HeldTextTest, TheOldestTextUnderAPolicyGoesForAnotherBlockUnderOne) {
+  KvStore store(TestLayout({0}, 4), 12, PrefixCache::kOn);
+  const auto plain = std::make_shared<const KvOwner>();
+  const auto endless = std::make_shared<const KvOwner>();
+  Lease lease = Compute(store, Tokens(6));
+  store.LeaveIdle(lease, Tokens(6), 6, plain);
+  lease = Compute(store, Tokens(32, 100), kSinksOf8);
+  store.LeaveIdle(lease, Tokens(32, 100), 32, endless);
+  ASSERT_EQ(store.idle_texts(), 2);
+  lease = Compute(store, Tokens(12, 200), kSinksOf8);
+  EXPECT_EQ(store.idle_texts(), 1);
+  EXPECT_EQ(store.KnownPrefix(store.NewLease(), {.tokens = Tokens(7), .owner = plain.get()}), 6);
+}
+
 // All names are of what is alive but those of the text that a page is put to.
 TEST(HeldTextTest, ATextThatGoesForItsOwnNextNameIsNoMore) {
   KvStore store(TestLayout({4}, 4), 2, PrefixCache::kOn);
