@@ -494,47 +494,6 @@ TEST_F(Reevaluation, WhatEndsWhileItWaitsGivesItsSinksBack) {
   EXPECT_EQ(scheduler_->store().held_pages(), 0) << "while it waits";
 }
 
-// Two trees, each of which has more masks than a step may hold, and half of a step's tokens each.
-TEST(SchedulerTest, MasksOfCandidatesTakeTheirBytesOfAStepAndNoMore) {
-  const KvLayout layout = TestLayout({0}, 4);
-  EngineLimits limits = TestLimits(layout, 10000);
-  limits.max_step_tokens = 8192;
-  limits.context = 16384;
-  Scheduler scheduler(limits, layout);
-  Request requests[2];
-  Sequence sequences[2];
-  CandidateTree trees[2];
-  for (int i = 0; i < 2; ++i) {
-    requests[i].id = std::to_string(i);
-    requests[i].prompt.assign(8, 1);
-    requests[i].candidates.assign(130, std::vector<int32_t>(32, 2));
-    trees[i] = CandidateTree::Of(requests[i].prompt, requests[i].candidates, 4);
-    sequences[i].request = &requests[i];
-    sequences[i].tree = &trees[i];
-    sequences[i].tokens = SequenceTokens(trees[i].tokens);
-    sequences[i].max_len = trees[i].places();
-    scheduler.Admit(&sequences[i], i);
-  }
-  int64_t tokens = 0, most_bytes = 0;
-  for (int steps = 0; sequences[0].prefill_left() + sequences[1].prefill_left() > 0 || steps == 0; ++steps) {
-    ASSERT_LT(steps, 100);
-    const StepPlan plan = scheduler.Plan(0);
-    int64_t bytes = 0;
-    std::vector<RowOutcome> outcomes;
-    for (const StepRow& row : plan.rows) {
-      bytes += TreeBytes(*row.sequence->tree, layout, row.sequence->lease(), row.start, EndOf(row));
-      outcomes.push_back({row.count});
-    }
-    EXPECT_LE(bytes, MaxTreeBytes(layout, limits.context)) << plan.ToString();
-    most_bytes = std::max(most_bytes, bytes);
-    tokens += plan.tokens;
-    scheduler.Apply(plan, outcomes);
-  }
-  EXPECT_EQ(tokens, trees[0].places() + trees[1].places());
-  EXPECT_GT(most_bytes, MaxTreeBytes(layout, limits.context) * 9 / 10);
-  for (Sequence& sequence : sequences) scheduler.Finish(&sequence);
-}
-
 // For each the store is asked what it knows.
 TEST(SchedulerTest, AStepMakesNoMorePromptsReadyThanSoManyTokens) {
   const KvLayout layout = TestLayout({0}, 64);
