@@ -110,10 +110,11 @@ class Sequence {
   bool decode_left() const {
     return scheduled_len_ < std::min(max_len - 1, reevaluates() ? policy().n_ctx : INT64_MAX);
   }
-  // The first positions whose pages are kept for what is computed after a discard, or for a branch.
-  int64_t prefix_to_keep() const {
-    if (is_branch()) return std::ssize(request->prompt);
-    return reevaluates() ? policy().n_keep : 0;
+  // The first positions whose pages are kept for what is computed after a discard.
+  int64_t prefix_to_keep() const { return reevaluates() ? policy().n_keep : 0; }
+  int64_t kept_len() const {  // positions of kept()
+    if (!has_kept()) return 0;
+    return is_branch() ? std::ssize(request->prompt) : prefix_to_keep();
   }
   // Positions from here on get no names: nobody asks for a candidate as he does for a prompt.
   int64_t names_end() const {

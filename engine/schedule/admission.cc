@@ -73,7 +73,7 @@ void Admission::Remove(Sequence* sequence) {
 
 // Its plans are made as if it began there. Behind what is kept for a branch nothing has a name.
 void Admission::Expect(Sequence* sequence, KvStore::Beyond beyond) {
-  const int64_t kept = sequence->has_kept() ? sequence->prefix_to_keep() : 0;
+  const int64_t kept = sequence->kept_len();
   if (sequence->is_branch() && kept > 0) {
     sequence->lease_.expected = {.tokens = kept,
                                  .ends_within_page = OffsetInPage(kept, store_.page_size()) != 0};
@@ -111,7 +111,7 @@ void Admission::LookAtTier(int64_t now_ns) {
 // the same.
 void Admission::Begin(Sequence* sequence) {
   ExpectedHit expected = sequence->lease_.expected;  // for when it is given back
-  int64_t hit = sequence->has_kept() ? sequence->prefix_to_keep() : 0;
+  int64_t hit = sequence->kept_len();
   if (hit > 0 && (sequence->is_branch() || hit > store_.KnownPrefix(sequence->lease_, QueryFor(*sequence)))) {
     sequence->lease_ = store_.Fork(sequence->kept(), hit);
   } else {
