@@ -70,8 +70,7 @@ void Preemption::SendBack(Sequence* sequence) {
   if (!sequence->held_) admission_.MakeReady(sequence);
 }
 
-// ---- prefixes that are kept for discards and for branches
-// --------------------------------------------------------------------
+// ---- prefixes that are kept ------------------------------------------------------------------------
 
 // Unless a window has let go of some already, or a hit began behind them: what comes after the discard then
 // begins with what the cache knows.

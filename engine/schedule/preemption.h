@@ -29,8 +29,7 @@ class Preemption {
   void LeaveLane(Sequence* sequence);
   int64_t preemptions() const { return preemptions_; }
 
-  // ---- prefixes that are kept for discards and for branches
-  // ----------------------------------------------------------------
+  // ---- prefixes that are kept ----------------------------------------------------------------------
   void KeepPrefixOnceFull(Sequence* sequence);
   void KeepForBranches(Sequence* prompt);
   void ForkKept(const Sequence& parent, Sequence* sequence);
