@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "server/commands/rolling_trace.h"
 #include "server/commands/kv_listing.h"
 #include "server/commands/kv_page_listing.h"
 #include "server/commands/kv_picture.h"
+#include "server/commands/rolling_trace.h"
 
 namespace tramontane {
 namespace {

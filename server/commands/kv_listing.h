@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "server/commands/rolling_trace.h"
 #include "kernels/core/status.h"
+#include "server/commands/rolling_trace.h"
 
 namespace tramontane {
 
