@@ -16,7 +16,7 @@ namespace {
 
 constexpr ContextPolicy kSinksOf8 = {.type = ContextPolicyType::kSinks, .n_ctx = 8};
 
-std::vector<int32_t> Tokens(int64_t count, int32_t first = 1) {
+std::vector<int32_t> HeldTokens(int64_t count, int32_t first = 1) {
   std::vector<int32_t> tokens(static_cast<size_t>(count));
   std::iota(tokens.begin(), tokens.end(), first);
   return tokens;
@@ -49,8 +49,8 @@ void TakeAll(KvStore& store) {
 TEST(HeldTextTest, ALeaseThatHasNotWrittenBehindAnIdleTextIsNotSetAside) {
   KvStore store(TestLayout({0}, 4), 8, PrefixCache::kOn);
   const auto owner = std::make_shared<const KvOwner>();
-  const std::vector<int32_t> tokens = Tokens(11);
-  Lease first = Compute(store, Tokens(10), kSinksOf8);
+  const std::vector<int32_t> tokens = HeldTokens(11);
+  Lease first = Compute(store, HeldTokens(10), kSinksOf8);
   store.LeaveIdle(first, tokens, 10, owner);
   Lease next = store.NewLease(kSinksOf8);
   ASSERT_EQ(store.Acquire(next, {.tokens = tokens, .owner = owner.get()}), 10);
@@ -62,7 +62,7 @@ TEST(HeldTextTest, ALeaseThatHasNotWrittenBehindAnIdleTextIsNotSetAside) {
 
 TEST(HeldTextTest, APageThatAnotherLeaseHasWithoutANameIsNotHeld) {
   KvStore store(TestLayout({0}, 4), 8, PrefixCache::kOff);
-  const std::vector<int32_t> tokens = Tokens(6);
+  const std::vector<int32_t> tokens = HeldTokens(6);
   Lease lease = Compute(store, tokens);
   Lease fork = store.Fork(lease, 6);
   store.LeaveIdle(lease, tokens, 6, std::make_shared<const KvOwner>());
@@ -76,8 +76,8 @@ TEST(HeldTextTest, APageThatAnotherLeaseHasWithoutANameIsNotHeld) {
 TEST(HeldTextTest, WhereATextsOwnNamesFillTheTreeItIsHeldWithoutThem) {
   KvStore store(TestLayout({4}, 4), 4, PrefixCache::kOn);
   const auto owner = std::make_shared<const KvOwner>();
-  const std::vector<int32_t> tokens = Tokens(49);
-  Lease lease = Compute(store, Tokens(48));
+  const std::vector<int32_t> tokens = HeldTokens(49);
+  Lease lease = Compute(store, HeldTokens(48));
   store.LeaveIdle(lease, tokens, 48, owner);
   Lease next = store.NewLease();
   EXPECT_EQ(store.Acquire(next, {.tokens = tokens, .owner = owner.get()}), 48);
@@ -89,7 +89,7 @@ TEST(HeldTextTest, WhereATextsOwnNamesFillTheTreeItIsHeldWithoutThem) {
 TEST(HeldTextTest, ATextIsForkedWhereAllThatIsSeenIsInItsPages) {
   KvStore store(TestLayout({6}, 4), 8, PrefixCache::kOn);
   const auto owner = std::make_shared<const KvOwner>();
-  const std::vector<int32_t> tokens = Tokens(11);
+  const std::vector<int32_t> tokens = HeldTokens(11);
   ASSERT_TRUE(store.BeginIdle(owner, {}, {5}, 10));
   const Lease above = store.NewLease();
   std::vector<TakenPage> taken;
@@ -98,20 +98,20 @@ TEST(HeldTextTest, ATextIsForkedWhereAllThatIsSeenIsInItsPages) {
   ASSERT_TRUE(store.FinishIdle(*owner, above, tokens));
   const Lease lease = store.NewLease();
   EXPECT_EQ(store.KnownPrefix(lease, {.tokens = tokens, .owner = owner.get()}), 10);
-  EXPECT_EQ(store.KnownPrefix(lease, {.tokens = Tokens(10), .owner = owner.get()}), 0) << "9 sees 4";
+  EXPECT_EQ(store.KnownPrefix(lease, {.tokens = HeldTokens(10), .owner = owner.get()}), 0) << "9 sees 4";
 }
 
 // The mark of the policy lies between the blocks.
 TEST(HeldTextTest, AForkInFrontOfAPolicysFirstBlockIsNamedWithoutIt) {
   KvStore store(TestLayout({0}, 4), 8, PrefixCache::kOn);
   Lease lease = store.NewLease(kSinksOf8);
-  store.Acquire(lease, {.tokens = Tokens(13)});
+  store.Acquire(lease, {.tokens = HeldTokens(13)});
   std::vector<PageCopy> copies;
   store.Extend(lease, 0, 12, &copies);
-  store.Seal(lease, Tokens(12), 12);
+  store.Seal(lease, HeldTokens(12), 12);
   const Lease fork = store.Fork(lease, 7);
   Lease plain = store.NewLease();
-  ASSERT_EQ(store.Acquire(plain, {.tokens = Tokens(5)}), 4);
+  ASSERT_EQ(store.Acquire(plain, {.tokens = HeldTokens(5)}), 4);
   EXPECT_EQ(fork.sealed, 4);
   EXPECT_EQ(fork.tip, plain.tip);
 }
@@ -121,20 +121,20 @@ TEST(HeldTextTest, TheOldestTextUnderAPolicyGoesForAnotherBlockUnderOne) {
   KvStore store(TestLayout({0}, 4), 12, PrefixCache::kOn);
   const auto plain = std::make_shared<const KvOwner>();
   const auto endless = std::make_shared<const KvOwner>();
-  Lease lease = Compute(store, Tokens(6));
-  store.LeaveIdle(lease, Tokens(6), 6, plain);
-  lease = Compute(store, Tokens(32, 100), kSinksOf8);
-  store.LeaveIdle(lease, Tokens(32, 100), 32, endless);
+  Lease lease = Compute(store, HeldTokens(6));
+  store.LeaveIdle(lease, HeldTokens(6), 6, plain);
+  lease = Compute(store, HeldTokens(32, 100), kSinksOf8);
+  store.LeaveIdle(lease, HeldTokens(32, 100), 32, endless);
   ASSERT_EQ(store.idle_texts(), 2);
-  lease = Compute(store, Tokens(12, 200), kSinksOf8);
+  lease = Compute(store, HeldTokens(12, 200), kSinksOf8);
   EXPECT_EQ(store.idle_texts(), 1);
-  EXPECT_EQ(store.KnownPrefix(store.NewLease(), {.tokens = Tokens(7), .owner = plain.get()}), 6);
+  EXPECT_EQ(store.KnownPrefix(store.NewLease(), {.tokens = HeldTokens(7), .owner = plain.get()}), 6);
 }
 
 // All names are of what is alive but those of the text that a page is put to.
 TEST(HeldTextTest, ATextThatGoesForItsOwnNextNameIsNoMore) {
   KvStore store(TestLayout({4}, 4), 2, PrefixCache::kOn);
-  Lease other = Compute(store, Tokens(12));
+  Lease other = Compute(store, HeldTokens(12));
   const auto owner = std::make_shared<const KvOwner>();
   ASSERT_TRUE(store.BeginIdle(owner, {}, {0}, 4));
   std::vector<TakenPage> taken;
@@ -150,11 +150,11 @@ TEST(HeldTextTest, ATextThatThePoolHasNoRoomForIsNotForked) {
   const auto tier = MakeTestTier({.host_pages = 8}, layout.page_bytes());
   KvStore store(layout, 6, PrefixCache::kOn, ChainedHash, tier.get());
   const auto owner = std::make_shared<const KvOwner>();
-  const std::vector<int32_t> tokens = Tokens(11);
-  Lease first = Compute(store, Tokens(10));
+  const std::vector<int32_t> tokens = HeldTokens(11);
+  Lease first = Compute(store, HeldTokens(10));
   store.LeaveIdle(first, tokens, 10, owner);
   TakeAll(store);
-  Lease other = Compute(store, Tokens(16, 100));
+  Lease other = Compute(store, HeldTokens(16, 100));
   ASSERT_EQ(store.available(), 2);
   Lease next = store.NewLease();
   EXPECT_EQ(store.Acquire(next, {.tokens = tokens, .owner = owner.get()}), 8);
@@ -169,7 +169,7 @@ TEST(HeldTextTest, ImagesOfATextThatIsNoMoreGoAsOthersDo) {
   const KvLayout layout = TestLayout({0}, 4);
   const auto tier = MakeTestTier({.host_pages = 4}, layout.page_bytes());
   KvStore store(layout, 6, PrefixCache::kOn, ChainedHash, tier.get());
-  const std::vector<int32_t> tokens = Tokens(10);
+  const std::vector<int32_t> tokens = HeldTokens(10);
   Lease lease = Compute(store, tokens, kSinksOf8);
   store.SetAside(lease, 10);
   ASSERT_TRUE(lease.is_set_aside());
@@ -177,7 +177,7 @@ TEST(HeldTextTest, ImagesOfATextThatIsNoMoreGoAsOthersDo) {
   ASSERT_EQ(tier->host_bytes(), 3 * layout.page_bytes());
   store.Release(lease);
   EXPECT_EQ(store.KnownPrefix(lease, {.tokens = tokens}), 8);
-  Lease other = Compute(store, Tokens(24, 100));
+  Lease other = Compute(store, HeldTokens(24, 100));
   store.Release(other);
   TakeAll(store);
   EXPECT_EQ(store.KnownPrefix(lease, {.tokens = tokens}), 0);
