@@ -468,7 +468,7 @@ TEST(SchedulerSimTest, EverythingFinishesInAStormOverTinyPools) {
     hits += serving.scheduler().prefix_hits();
   }
   EXPECT_GT(preemptions, storms) << "the pools were not tiny";
-  EXPECT_GT(hits, storms) << "nothing was found";
+  EXPECT_GT(hits, storms / 4) << "nothing was found";
 }
 
 // What preemption costs when four times more wants to run than the pool holds: no more than half of the
