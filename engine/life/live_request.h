@@ -39,6 +39,11 @@ struct LiveChoice : Sequence {
   bool ended = false;             // its end was given to the output thread
   Timings moments;                // those that the scheduler does not know
   std::vector<TokenInfo> scores;  // as far as they have come
+
+  // Takes out the oldest tokens behind those that are kept.
+  void Discard(int64_t count);
+  // Tokens that the last row computed did not see any more.
+  int64_t DiscardedTokens() const;
 };
 
 struct LiveRequest : std::enable_shared_from_this<LiveRequest> {
@@ -65,6 +70,10 @@ struct LiveRequest : std::enable_shared_from_this<LiveRequest> {
   std::vector<LiveChoice> choices;  // [n] from Begin to its release, never moved: plans point to them
   // From the prompt's last step to its release: of candidates of several tokens, in their order.
   std::vector<LiveChoice> branches;
+
+  void MakeBranches();
+  // What was asked for: all scores in order, or none where some have not come.
+  std::vector<TokenInfo> TakeScores();
 
   // ---- between threads: each part says whose it is ----------------------------------------------
   RequestOutput output;

@@ -1,14 +1,12 @@
 #include "engine/life/request_life.h"
 
 #include <algorithm>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <utility>
 
 #include "engine/life/choice_sampling.h"
 #include "engine/request/step_bounds.h"
-#include "kernels/core/broken_rule.h"
 
 namespace tramontane {
 namespace {
@@ -30,24 +28,6 @@ uint64_t TrulyRandom() {
 
 bool Contains(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
-
-// The oldest behind those that are kept.
-void Discard(LiveChoice& choice, int64_t count) {
-  const int64_t spared = choice.request->context_policy->n_keep + (IsBroken(KvRule::kDiscard) ? 1 : 0);
-  choice.tokens.Erase(spared, count);
-  choice.path.Clear();
-  choice.discarded += count;
-  choice.max_len -= count;
-}
-
-// Tokens that the last row computed did not see any more.
-int64_t Discarded(const LiveChoice& choice) {
-  const ContextPolicy& policy = *choice.request->context_policy;
-  if (policy.type == ContextPolicyType::kNone || policy.type == ContextPolicyType::kReevaluate)
-    return choice.discarded;
-  const int64_t last_row = static_cast<int64_t>(choice.tokens.size()) - (choice.output_tokens() > 0 ? 2 : 1);
-  return ViewAt(policy, last_row).left - policy.n_keep;
 }
 
 }  // namespace
@@ -88,7 +68,7 @@ void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
     const int64_t context = endless ? policy.n_ctx : limits_.context;
     choice.max_len = prompt_tokens + request.stopping.max_tokens.value_or(context - prompt_tokens);
     if (policy.type == ContextPolicyType::kReevaluate)
-      Discard(choice, ViewAt(policy, prompt_tokens - 1).discarded);
+      choice.Discard(ViewAt(policy, prompt_tokens - 1).discarded);
     choice.moments.received_ns = request.received_ns;
     choice.moments.tokenized_ns = request.tokenized_ns;
     if (request.constraint.grammar != nullptr) {
@@ -277,26 +257,9 @@ void RequestLife::TakeScore(LiveChoice& choice, WantResult score) {
 // the branches have given the others.
 void RequestLife::Branch(LiveChoice& prompt) {
   LiveRequest& live = *prompt.live;
-  const std::vector<std::vector<int32_t>>& candidates = live.request.candidates;
-  const auto goes_on = [](const std::vector<int32_t>& candidate) { return candidate.size() > 1; };
-  const auto count = std::count_if(candidates.begin(), candidates.end(), goes_on);
-  if (count == 0) return;
-  live.branches = std::vector<LiveChoice>(static_cast<size_t>(count));
-  int32_t number = 0;
-  for (const std::vector<int32_t>& candidate : candidates) {
-    if (!goes_on(candidate)) continue;
-    LiveChoice& branch = live.branches[static_cast<size_t>(number)];
-    branch.live = &live;
-    branch.request = &live.request;
-    branch.choice = ++number;
-    branch.candidate = &candidate;
-    branch.tokens = prompt.tokens;
-    for (size_t i = 0; i + 1 < candidate.size(); ++i) branch.tokens.push_back(candidate[i]);
-    branch.identity = &live.identity;
-    branch.path = TextPath::Behind(live.path);
-    branch.max_len = branch.prompt_tokens();
-    scheduler_.Branch(prompt, &branch);
-  }
+  live.MakeBranches();
+  if (live.branches.empty()) return;
+  for (LiveChoice& branch : live.branches) scheduler_.Branch(prompt, &branch);
   scheduler_.Finish(&prompt);
 }
 
@@ -348,7 +311,7 @@ void RequestLife::DiscardWhatIsDue(const StepPlan& plan) {
     for (LiveChoice& choice : live.choices) {
       const bool decodes = !choice.ended && choice.state() == SequenceState::kDecode;
       if (!decodes || static_cast<int64_t>(choice.tokens.size()) <= policy.n_ctx) continue;
-      Discard(choice, policy.n_discard);
+      choice.Discard(policy.n_discard);
       scheduler_.Reevaluate(&choice, arrivals_++);
       masks_.Note(choice);
     }
@@ -373,7 +336,8 @@ void RequestLife::EndChoice(LiveChoice& choice, ChoiceEnd end, std::optional<Tok
   LiveRequest& live = *choice.live;
   choice.ended = true;
   ended_pages_ += PagesHeldBy(choice.lease());
-  counters_.discarded_tokens[static_cast<size_t>(choice.request->context_policy->type)] += Discarded(choice);
+  counters_.discarded_tokens[static_cast<size_t>(choice.request->context_policy->type)] +=
+      choice.DiscardedTokens();
   const bool is_fault = end.status.code() == StatusCode::kInternal;  // of what it computed
   if (is_fault) scheduler_.Forget(&choice);
   for (LiveChoice& branch : live.branches) {
@@ -421,7 +385,7 @@ ChoiceOutput& RequestLife::Emit(LiveChoice& choice) {
   output.usage = choice.usage();
   output.usage.prompt_tokens = std::ssize(choice.request->prompt);
   if (choice.request->context_policy->type != ContextPolicyType::kNone)
-    output.usage.discarded_tokens = Discarded(choice);
+    output.usage.discarded_tokens = choice.DiscardedTokens();
   output.timings = choice.moments;
   output.timings.admitted_ns = choice.timings().admitted_ns;
   output.timings.first_chunk_ns = choice.timings().first_chunk_ns;
@@ -442,29 +406,9 @@ StreamStarted RequestLife::Started(LiveRequest& live) {
   started.prompt_tokens = std::ssize(live.request.prompt);
   started.cached_tokens = live.choices[0].usage().cached_tokens;
   started.seed = live.seed;
-  started.prompt_logprobs = TakeScores(live);
+  started.prompt_logprobs = live.TakeScores();
   if (live.request.output.prompt_tokens) started.prompt = live.request.prompt;
   return started;
-}
-
-// All, or none where some have not come.
-std::vector<TokenInfo> RequestLife::TakeScores(LiveRequest& live) {
-  for (const auto* list : {&live.choices, &live.branches}) {
-    for (const LiveChoice& choice : *list) {
-      if (std::ssize(choice.scores) < choice.ScoresBefore(choice.prompt_tokens())) return {};
-    }
-  }
-  if (live.branches.empty()) return std::move(live.choices[0].scores);
-  std::vector<TokenInfo> scores;
-  auto branch = live.branches.begin();
-  auto first = live.choices[0].scores.begin();
-  for (const std::vector<int32_t>& candidate : live.request.candidates) {
-    scores.push_back(std::move(*first++));
-    if (candidate.size() == 1) continue;
-    std::move(branch->scores.begin(), branch->scores.end(), std::back_inserter(scores));
-    ++branch;
-  }
-  return scores;
 }
 
 }  // namespace tramontane

@@ -82,7 +82,6 @@ class RequestLife {
   void EndChoice(LiveChoice& choice, ChoiceEnd end, std::optional<TokenInfo> last_token);
   ChoiceOutput& Emit(LiveChoice& choice);
   static StreamStarted Started(LiveRequest& live);
-  static std::vector<TokenInfo> TakeScores(LiveRequest& live);
 
   const EngineLimits& limits_;
   const EngineModel& model_;

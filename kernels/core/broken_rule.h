@@ -12,7 +12,7 @@ enum class KvRule : int32_t {
   kWindow = 1,             // windows show one key more (FirstVisible)
   kScaleRounding = 2,      // scales in f16 are rounded down, not to the nearest (QuantizeKvRow)
   kSinkQueryPosition = 3,  // queries meet sinks where they stand in the text (ViewAt)
-  kDiscard = 4,            // a discard before a re-evaluation spares one token more (RequestLife)
+  kDiscard = 4,            // a discard before a re-evaluation spares one token more (LiveChoice)
   kSharedPages = 5,        // sequences that may read keys together do so without a look at their pages
 };
 
