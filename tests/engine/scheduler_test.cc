@@ -184,45 +184,61 @@ TEST(SchedulerTest, PositionsThatAreNotAcceptedArePlannedAgain) {
   EXPECT_EQ(scheduler.Plan(3).ToString(), "step 3 decode cost 1: a.0[3,4)*");
 }
 
-// Of two in decode the older one is held; then the younger one needs its pages.
-TEST(SchedulerTest, AHeldSequenceIsInNoPlanAndTheFirstToBePreempted) {
+// Plans a step and applies it; who draws gets token 1.
+StepPlan StepOf(Scheduler& scheduler) {
+  StepPlan plan = scheduler.Plan(0);
+  std::vector<RowOutcome> outcomes;
+  for (const StepRow& row : plan.rows) {
+    outcomes.push_back({row.count});
+    if (plan.Draws(row) > 0) row.sequence->tokens.push_back(1);
+  }
+  if (plan.lane != Lane::kIdle) scheduler.Apply(plan, outcomes);
+  return plan;
+}
+
+// Two prompts of 8 tokens, and texts of 28, in a pool of 8 pages of 4, which holds one text and a bit.
+struct TwoInATightPool {
+  TwoInATightPool() {
+    for (int i = 0; i < 2; ++i) {
+      requests[i].id = i == 0 ? "old" : "young";
+      requests[i].prompt.assign(8, 1);
+      sequences[i].request = &requests[i];
+      sequences[i].tokens = SequenceTokens(requests[i].prompt);
+      sequences[i].max_len = 28;
+      scheduler.Admit(&sequences[i], i);
+    }
+  }
+  static EngineLimits Limits(const KvLayout& layout) {
+    EngineLimits limits = TestLimits(layout, /*pool_pages=*/8);
+    limits.context = 28;
+    return limits;
+  }
+  StepPlan Step() { return StepOf(scheduler); }
+
   const KvLayout layout = TestLayout({0}, 4);
-  EngineLimits limits = TestLimits(layout, /*pool_pages=*/8);
-  limits.context = 28;
-  Scheduler scheduler(limits, layout);
+  Scheduler scheduler{Limits(layout), layout};
   Request requests[2];
   Sequence sequences[2];
-  for (int i = 0; i < 2; ++i) {
-    requests[i].id = i == 0 ? "old" : "young";
-    requests[i].prompt.assign(8, 1);
-    sequences[i].request = &requests[i];
-    sequences[i].tokens = SequenceTokens(requests[i].prompt);
-    sequences[i].max_len = 28;
-    scheduler.Admit(&sequences[i], i);
-  }
-  const auto step = [&] {
-    const StepPlan plan = scheduler.Plan(0);
-    std::vector<RowOutcome> outcomes;
-    for (const StepRow& row : plan.rows) {
-      outcomes.push_back({row.count});
-      if (plan.Draws(row) > 0) row.sequence->tokens.push_back(1);
-    }
-    if (plan.lane != Lane::kIdle) scheduler.Apply(plan, outcomes);
-    return plan;
-  };
-  while (sequences[1].state() != SequenceState::kDecode) step();
+};
+
+// Of two in decode the older one is held; then the younger one needs its pages.
+TEST(SchedulerTest, AHeldSequenceIsInNoPlanAndTheFirstToBePreempted) {
+  TwoInATightPool two;
+  Scheduler& scheduler = two.scheduler;
+  Sequence* const sequences = two.sequences;
+  while (sequences[1].state() != SequenceState::kDecode) two.Step();
   scheduler.Hold(&sequences[0]);
   while (scheduler.preemptions() == 0) {
-    const StepPlan plan = step();
+    const StepPlan plan = two.Step();
     ASSERT_EQ(plan.rows.size(), 1u);
     EXPECT_EQ(plan.rows[0].sequence, &sequences[1]);
   }
   EXPECT_EQ(sequences[0].state(), SequenceState::kWaiting) << "older, and held";
-  while (sequences[1].tokens.size() < 28) EXPECT_EQ(step().rows[0].sequence, &sequences[1]);
-  EXPECT_EQ(step().lane, Lane::kIdle) << "held, it does not start again";
+  while (sequences[1].tokens.size() < 28) EXPECT_EQ(two.Step().rows[0].sequence, &sequences[1]);
+  EXPECT_EQ(two.Step().lane, Lane::kIdle) << "held, it does not start again";
   scheduler.Finish(&sequences[1]);
   scheduler.Resume(&sequences[0]);
-  EXPECT_EQ(step().rows[0].sequence, &sequences[0]);
+  EXPECT_EQ(two.Step().rows[0].sequence, &sequences[0]);
 }
 
 // The oldest of three sees sinks from position 6 on, and goes last then; those behind it stay in order.
@@ -244,16 +260,7 @@ TEST(SchedulerTest, RowsThatSeeSinksComeBehindThoseOfWindowsAlone) {
     scheduler.Admit(&sequences[i], i);
   }
   std::vector<std::string> steps;
-  for (int step = 0; step < 5; ++step) {
-    const StepPlan plan = scheduler.Plan(0);
-    steps.push_back(plan.ToString());
-    std::vector<RowOutcome> outcomes;
-    for (const StepRow& row : plan.rows) {
-      outcomes.push_back({row.count});
-      if (plan.Draws(row) > 0) row.sequence->tokens.push_back(1);
-    }
-    scheduler.Apply(plan, outcomes);
-  }
+  for (int step = 0; step < 5; ++step) steps.push_back(StepOf(scheduler).ToString());
   EXPECT_THAT(steps, ElementsAre("step 1 prefill cost 7: a.0[0,2)* b.0[0,2)* c.0[0,2)*",
                                  "step 2 decode cost 3: a.0[2,3)* b.0[2,3)* c.0[2,3)*",
                                  "step 3 decode cost 3: a.0[3,4)* b.0[3,4)* c.0[3,4)*",
@@ -530,36 +537,16 @@ TEST(SchedulerTest, AForkHasTheMomentsAndCountsOfItsParent) {
 
 // Its next token may be anything until its mask is filled.
 TEST(SchedulerTest, AnUndecidedSequenceThatIsPreemptedIsHeld) {
-  const KvLayout layout = TestLayout({0}, 4);
-  EngineLimits limits = TestLimits(layout, /*pool_pages=*/8);
-  limits.context = 28;
-  Scheduler scheduler(limits, layout);
-  Request requests[2];
-  Sequence sequences[2];
-  for (int i = 0; i < 2; ++i) {
-    requests[i].prompt.assign(8, 1);
-    sequences[i].request = &requests[i];
-    sequences[i].tokens = SequenceTokens(requests[i].prompt);
-    sequences[i].max_len = 28;
-    scheduler.Admit(&sequences[i], i);
-  }
+  TwoInATightPool two;
+  Scheduler& scheduler = two.scheduler;
+  Sequence* const sequences = two.sequences;
   sequences[1].undecided = true;
-  const auto step = [&] {
-    const StepPlan plan = scheduler.Plan(0);
-    std::vector<RowOutcome> outcomes;
-    for (const StepRow& row : plan.rows) {
-      outcomes.push_back({row.count});
-      if (plan.Draws(row) > 0) row.sequence->tokens.push_back(1);
-    }
-    if (plan.lane != Lane::kIdle) scheduler.Apply(plan, outcomes);
-    return plan;
-  };
-  while (scheduler.preemptions() == 0) ASSERT_NE(step().lane, Lane::kIdle);
+  while (scheduler.preemptions() == 0) ASSERT_NE(two.Step().lane, Lane::kIdle);
   EXPECT_TRUE(sequences[1].held());
   scheduler.Finish(&sequences[0]);
   EXPECT_EQ(scheduler.waiting(), 0);
   scheduler.Resume(&sequences[1]);
-  EXPECT_EQ(step().rows.at(0).sequence, &sequences[1]);
+  EXPECT_EQ(two.Step().rows.at(0).sequence, &sequences[1]);
 }
 
 // What it costs counts as its length does.
