@@ -168,13 +168,10 @@ Status CheckThinking(const MistralFormat& format, const ChatMessage& message, si
   if (message.role == ChatRole::kUser || message.role == ChatRole::kTool) {
     return ChatFault(label, std::string("a ") + ChatRoleName(message.role) + " message has no thinking");
   }
-  const bool is_allowed = message.role == ChatRole::kAssistant
-                              ? format.thinking != Thinking::kNowhere
-                              : format.thinking == Thinking::kOfAssistantAndSystem;
-  if (is_allowed) return Status::Ok();
+  const bool is_system = message.role == ChatRole::kSystem;
+  if (!is_system || format.thinking == Thinking::kOfAssistantAndSystem) return Status::Ok();
   return ChatFault(label, std::string("chat format ") + TokenizerVersionName(format.version) +
-                              " has no thinking in " + (message.role == ChatRole::kSystem ? "a " : "an ") +
-                              ChatRoleName(message.role) + " message");
+                              " has no thinking in a system message");
 }
 
 Status CheckContent(const MistralFormat& format, const ChatMessage& message, size_t index, bool is_last) {
@@ -203,6 +200,20 @@ StatusOr<std::span<const ChatMessage>> ContinuedMessages(std::span<const ChatMes
   copy->assign(messages.begin(), messages.end());
   copy->back().prefix = true;
   return std::span<const ChatMessage>(*copy);
+}
+
+std::span<const ChatMessage> WithoutThoughts(std::span<const ChatMessage> messages,
+                                             std::vector<ChatMessage>* copy) {
+  const auto thinks = [](const ChatMessage& message) {
+    return message.role == ChatRole::kAssistant &&
+           std::any_of(message.parts.begin(), message.parts.end(), IsThinking);
+  };
+  if (std::none_of(messages.begin(), messages.end(), thinks)) return messages;
+  if (messages.data() != copy->data()) copy->assign(messages.begin(), messages.end());
+  for (ChatMessage& message : *copy) {
+    if (thinks(message)) std::erase_if(message.parts, IsThinking);
+  }
+  return *copy;
 }
 
 Status CheckNoTemplateArguments(const ChatOptions& options, std::string_view format_name) {
@@ -256,9 +267,9 @@ Status CheckFunctionName(const std::string& label, std::string_view name) {
   const std::string_view body = WithoutFinalNewline(name);
   const bool letters_fit = std::all_of(body.begin(), body.end(),
                                        [](char c) { return IsLetterOrDigit(c) || c == '_' || c == '-'; });
-  if (letters_fit && !body.empty() && body.size() <= 64) return Status::Ok();
+  if (letters_fit && !body.empty() && body.size() <= 128) return Status::Ok();
   return ChatFault(
-      label, "function name " + Quoted(name) + " is not 1 to 64 letters, digits, underscores and dashes");
+      label, "function name " + Quoted(name) + " is not 1 to 128 letters, digits, underscores and dashes");
 }
 
 Status CheckUtf8(const std::string& label, std::string_view text) {

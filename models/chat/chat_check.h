@@ -28,6 +28,10 @@ StatusOr<std::span<const ChatMessage>> ContinuedMessages(std::span<const ChatMes
                                                          const ChatOptions& options,
                                                          std::vector<ChatMessage>* copy);
 
+// `messages` without what the assistant thought; `copy` holds them, and may be where they are.
+std::span<const ChatMessage> WithoutThoughts(std::span<const ChatMessage> messages,
+                                             std::vector<ChatMessage>* copy);
+
 // Of formats that run no template. {"enable_thinking": false} asks for what they do.
 Status CheckNoTemplateArguments(const ChatOptions& options, std::string_view format_name);
 

@@ -26,9 +26,9 @@ class ChatFormat {
   // A chat that the format cannot hold is INVALID_ARGUMENT naming the message ("messages[2]: ...") or the
   // tool ("tools[0].name: ...") or the option. A model without what the format needs of it, or without a
   // format, is FAILED_PRECONDITION.
-  virtual StatusOr<RenderedChat> Render(std::span<const ChatMessage> messages,
-                                        std::span<const ToolDefinition> tools,
-                                        const ChatOptions& options = {}) const = 0;
+  // A call without a result has one that says so (open_calls.h).
+  StatusOr<RenderedChat> Render(std::span<const ChatMessage> messages, std::span<const ToolDefinition> tools,
+                                const ChatOptions& options = {}) const;
 
   const std::string& name() const { return name_; }  // "v13", "chatml", "llama3", "jinja", "none"
   const std::string& why() const { return why_; }    // why this one, for people: "its template names [ARGS]"
@@ -37,12 +37,18 @@ class ChatFormat {
   bool is_none() const { return name_ == "none"; }
   // A prompt is at least as long as the texts of its chat. What a template shows is its own affair.
   virtual bool shows_all_texts() const { return true; }
+  // An assistant's thoughts in a history are in the prompt; else they are left out.
+  virtual bool keeps_thoughts() const { return true; }
 
  protected:
   ChatFormat(std::string name, std::string why, const AnswerSyntax& answer_syntax)
       : name_(std::move(name)), why_(std::move(why)), answer_syntax_(answer_syntax) {}
 
  private:
+  virtual StatusOr<RenderedChat> RenderAnswered(std::span<const ChatMessage> messages,
+                                                std::span<const ToolDefinition> tools,
+                                                const ChatOptions& options) const = 0;
+
   const std::string name_;
   const std::string why_;
   const AnswerSyntax answer_syntax_;

@@ -99,7 +99,7 @@ std::string HasNo(const HeaderFormat& format, std::string_view what) {
 
 constexpr char kRunTheTemplate[] = "; --chat-format FILE runs a template that has them";
 
-Status CheckHeaderMessage(const HeaderFormat& format, bool may_think, const SaidMessage& said, bool is_last) {
+Status CheckHeaderMessage(const HeaderFormat& format, const SaidMessage& said, bool is_last) {
   const ChatMessage& message = *said.message;
   const std::string label = MessageLabel(said.index);
   TM_RETURN_IF_ERROR(CheckMessageUtf8(message, said.index));
@@ -110,7 +110,7 @@ Status CheckHeaderMessage(const HeaderFormat& format, bool may_think, const Said
   const bool thinks = std::any_of(message.parts.begin(), message.parts.end(), [](const ContentPart& part) {
     return part.kind == ContentPart::Kind::kThinking;
   });
-  if (thinks && !(may_think && message.role == ChatRole::kAssistant))
+  if (thinks && message.role != ChatRole::kAssistant)
     return ChatFault(label + ".content", HasNo(format, "thinking"));
   if (!message.content && message.parts.empty() && message.role != ChatRole::kAssistant) {
     return ChatFault(label, std::string("a ") + ChatRoleName(message.role) + " message needs content");
@@ -130,7 +130,7 @@ Status CheckHeaderChat(const HeaderFormat& format, bool may_think, std::span<con
     return ChatFault("reasoning_effort", HasNo(format, "such setting"));
   }
   for (const SaidMessage& one : said) {
-    TM_RETURN_IF_ERROR(CheckHeaderMessage(format, may_think, one, &one == &said.back()));
+    TM_RETURN_IF_ERROR(CheckHeaderMessage(format, one, &one == &said.back()));
   }
   return Status::Ok();
 }
@@ -223,15 +223,16 @@ HeaderChatFormat::HeaderChatFormat(const HeaderFormat& format, const Tokenizer& 
       details_(std::move(details)),
       with_tools_(std::move(with_tools)) {}
 
-StatusOr<RenderedChat> HeaderChatFormat::Render(std::span<const ChatMessage> messages,
-                                                std::span<const ToolDefinition> tools,
-                                                const ChatOptions& options) const {
+StatusOr<RenderedChat> HeaderChatFormat::RenderAnswered(std::span<const ChatMessage> messages,
+                                                        std::span<const ToolDefinition> tools,
+                                                        const ChatOptions& options) const {
   const bool is_plain = tools.empty() && !options.template_kwargs_json &&
                         std::none_of(messages.begin(), messages.end(), IsToolTraffic);
   if (!is_plain && with_tools_ != nullptr) return with_tools_->Render(messages, tools, options);
   std::vector<ChatMessage> copy;
   TM_ASSIGN_OR_RETURN(messages, ContinuedMessages(messages, options, &copy));
   TM_RETURN_IF_ERROR(CheckNoTemplateArguments(options, name()));
+  if (!keeps_thoughts()) messages = WithoutThoughts(messages, &copy);
   const std::vector<SaidMessage> said = WhatIsSaid(messages);
   TM_RETURN_IF_ERROR(CheckHeaderChat(format_, details_.thinks, said, tools, options));
   HeaderPrompt prompt(format_, tokenizer_);

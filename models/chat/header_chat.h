@@ -52,11 +52,14 @@ class HeaderChatFormat final : public ChatFormat {
   HeaderChatFormat(const HeaderFormat& format, const Tokenizer& tokenizer, HeaderDetails details,
                    std::string why, ChatFormatPtr with_tools = nullptr);
 
-  StatusOr<RenderedChat> Render(std::span<const ChatMessage> messages, std::span<const ToolDefinition> tools,
-                                const ChatOptions& options = {}) const override;
+  bool keeps_thoughts() const override { return with_tools_ != nullptr || details_.thinks; }
   bool shows_all_texts() const override { return with_tools_ == nullptr && !details_.thinks; }
 
  private:
+  StatusOr<RenderedChat> RenderAnswered(std::span<const ChatMessage> messages,
+                                        std::span<const ToolDefinition> tools,
+                                        const ChatOptions& options) const override;
+
   const HeaderFormat& format_;
   const Tokenizer& tokenizer_;
   const HeaderDetails details_;

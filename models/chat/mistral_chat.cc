@@ -68,13 +68,14 @@ MistralChatFormat::MistralChatFormat(const Tokenizer& tokenizer, TokenizerVersio
       version_(version),
       settings_(std::move(settings)) {}
 
-StatusOr<RenderedChat> MistralChatFormat::Render(std::span<const ChatMessage> messages,
-                                                 std::span<const ToolDefinition> tools,
-                                                 const ChatOptions& options) const {
+StatusOr<RenderedChat> MistralChatFormat::RenderAnswered(std::span<const ChatMessage> messages,
+                                                         std::span<const ToolDefinition> tools,
+                                                         const ChatOptions& options) const {
   const MistralFormat& format = MistralFormatOf(version_);
   std::vector<ChatMessage> copy;
   TM_ASSIGN_OR_RETURN(messages, ContinuedMessages(messages, options, &copy));
   TM_RETURN_IF_ERROR(CheckNoTemplateArguments(options, name()));
+  if (!keeps_thoughts()) messages = WithoutThoughts(messages, &copy);
   const std::vector<SaidMessage> said = WhatIsSaid(messages);
   TM_RETURN_IF_ERROR(CheckMessages(format, said));
   TM_ASSIGN_OR_RETURN(NormalizedChat chat, NormalizeChat(format, said, tools));
@@ -83,6 +84,10 @@ StatusOr<RenderedChat> MistralChatFormat::Render(std::span<const ChatMessage> me
   TM_RETURN_IF_ERROR(prompt.Begin());
   TM_RETURN_IF_ERROR(format.render(format, chat, &prompt));
   return prompt.Finish();
+}
+
+bool MistralChatFormat::keeps_thoughts() const {
+  return MistralFormatOf(version_).thinking != MistralFormat::Thinking::kNowhere;
 }
 
 const ModelSettings* MistralChatFormat::settings() const {

@@ -10,7 +10,10 @@
 //   - content beside calls, in one message or in neighbours: before v7 the calls win, the text is left out;
 //   - a system message after an answer or a result: from v7 on at its place, before v7 part of the system
 //     prompt (refused there after the last answer, where nothing is left to answer);
-//   - a tool's parameters that are an object and no sound JSON Schema: shown to the model as they are.
+//   - a tool's parameters that are an object and no sound JSON Schema: shown to the model as they are;
+//   - a call without a result has one that says so (open_calls.h);
+//   - what an assistant thought, where the format has no place for it, is left out;
+//   - a function's name of 65 to 128 characters.
 // What it passes over and we refuse: a reasoning effort where the vocabulary's file has no such setting, but
 // for "none".
 #pragma once
@@ -31,10 +34,13 @@ class MistralChatFormat final : public ChatFormat {
   MistralChatFormat(const Tokenizer& tokenizer, TokenizerVersion version, std::string why = "",
                     std::optional<ModelSettings> settings = {});
 
-  StatusOr<RenderedChat> Render(std::span<const ChatMessage> messages, std::span<const ToolDefinition> tools,
-                                const ChatOptions& options = {}) const override;
+  bool keeps_thoughts() const override;
 
  private:
+  StatusOr<RenderedChat> RenderAnswered(std::span<const ChatMessage> messages,
+                                        std::span<const ToolDefinition> tools,
+                                        const ChatOptions& options) const override;
+
   const ModelSettings* settings() const;
 
   const Tokenizer& tokenizer_;

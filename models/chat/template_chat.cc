@@ -203,9 +203,9 @@ TemplateChatFormat::TemplateChatFormat(const Tokenizer& tokenizer, std::string t
       parsed_(std::move(parsed)),
       spellings_(tokenizer) {}
 
-StatusOr<RenderedChat> TemplateChatFormat::Render(std::span<const ChatMessage> messages,
-                                                  std::span<const ToolDefinition> tools,
-                                                  const ChatOptions& options) const {
+StatusOr<RenderedChat> TemplateChatFormat::RenderAnswered(std::span<const ChatMessage> messages,
+                                                          std::span<const ToolDefinition> tools,
+                                                          const ChatOptions& options) const {
   const std::time_t seconds = std::time(nullptr);
   std::tm now{};
   localtime_r(&seconds, &now);

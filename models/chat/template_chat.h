@@ -32,13 +32,15 @@ class TemplateChatFormat final : public ChatFormat {
                      std::optional<int32_t> end = {});
 
   // With the local time of now.
-  StatusOr<RenderedChat> Render(std::span<const ChatMessage> messages, std::span<const ToolDefinition> tools,
-                                const ChatOptions& options) const override;
   bool shows_all_texts() const override { return false; }
   StatusOr<RenderedChat> RenderAt(const std::tm& now, std::span<const ChatMessage> messages,
                                   std::span<const ToolDefinition> tools, const ChatOptions& options) const;
 
  private:
+  StatusOr<RenderedChat> RenderAnswered(std::span<const ChatMessage> messages,
+                                        std::span<const ToolDefinition> tools,
+                                        const ChatOptions& options) const override;
+
   const Tokenizer& tokenizer_;
   const std::string text_;
   const std::unique_ptr<const JinjaTemplate> parsed_;

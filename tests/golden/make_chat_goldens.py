@@ -38,6 +38,7 @@ SEED = 20250
 ACCEPTED = 60
 REJECTED = 30
 DEPARTURES = 20
+GAPS = 10  # more departures, whose calls lack results
 
 GOLDEN = Path(__file__).resolve().parent
 BREEZE = GOLDEN.parent.parent / "models/breeze/weights/tokenizer.model.v3"
@@ -101,7 +102,7 @@ def call_id(rng: random.Random) -> str:
 def function_name(rng: random.Random) -> str:
     if rng.random() < 0.97:
         return rng.choice(["f", "get_weather", "a-b_9", "x" * 64])
-    return rng.choice(["", "a b", "x" * 65, "f\n", "é"])
+    return rng.choice(["", "a b", "x" * 129, "f\n", "é"])
 
 
 def assistant(rng: random.Random, is_last: bool) -> dict:
@@ -266,13 +267,72 @@ def to_request(chat: dict) -> ChatCompletionRequest:
     )
 
 
+def is_left_out(message: dict) -> bool:
+    nothing = not says_something(message.get("content")) and not message.get("tool_calls")
+    return message["role"] == "assistant" and nothing
+
+
+def without_thoughts(messages: list[dict]) -> list[dict]:
+    """Of the assistant; a message that only thought says nothing any more."""
+
+    def rest(message: dict) -> dict:
+        content = message.get("content")
+        if message["role"] != "assistant" or not isinstance(content, list):
+            return message
+        return {**message, "content": [part for part in content if part["type"] != "thinking"]}
+
+    return [rest(message) for message in messages]
+
+
+def with_all_results(messages: list[dict]) -> list[dict]:
+    """A result for each call that has none, but for calls of the first message, and those that nothing follows."""
+    filled: list[dict] = []
+    open_calls: list[dict] = []
+    state = "outside"
+    pending: list[dict] = []  # messages that are left out, behind those that count
+
+    def close() -> None:
+        nonlocal open_calls
+        for call in open_calls:
+            filled.append(
+                {"role": "tool", "content": '{"error": "no result"}', "tool_call_id": call["id"], "name": call["name"]}
+            )
+        open_calls = []
+
+    by_order = 0
+    for number, message in enumerate(messages):
+        if is_left_out(message):
+            pending.append(message)
+            continue
+        continues = state == "calls" and message["role"] == "assistant" and not message.get("tool_calls")
+        if state != "outside" and message["role"] == "tool":
+            state = "results"
+            same = [call for call in open_calls if call["id"] == (message.get("tool_call_id") or "")]
+            if same:
+                open_calls.remove(same[0])
+            else:
+                by_order += 1
+        elif not continues:
+            open_calls = open_calls[by_order:]
+            close()
+            by_order = 0
+            calls = message.get("tool_calls", []) if message["role"] == "assistant" and number > 0 else []
+            open_calls = list(calls)
+            state = "calls" if calls else "outside"
+        filled += pending + [message]
+        pending = []
+    if state == "results":
+        open_calls = open_calls[by_order:]
+        close()
+    return filled + pending
+
+
 def mended(chat: dict, version: int) -> dict:
-    """The chat without what an assistant cannot have said: nothing at all, or, before v7, text beside calls."""
-    messages = [
-        m
-        for m in chat["messages"]
-        if m["role"] != "assistant" or says_something(m.get("content")) or m.get("tool_calls")
-    ]
+    """The chat with all results, and without what an assistant cannot have said: nothing at all, or, before v7, text
+    beside calls, or, before v13, thoughts."""
+    messages = with_all_results(without_thoughts(chat["messages"]) if version < 13 else chat["messages"])
+    chat = {**chat, "messages": messages}
+    messages = [message for message in messages if not is_left_out(message)]
     last = chat["messages"][-1]
     if (
         all(message is not last for message in messages)
@@ -350,9 +410,9 @@ def render(tokenizer: MistralTokenizer, chat: dict, version: int) -> dict:
         return {"ids": result.tokens, "text": result.text}
     except Exception:  # its rejections have many types: pydantic's, its own, and pybind's for half a surrogate pair
         pass
-    if version < 13 and thinks(chat):
-        return {"rejected": True}
     instead = mended(chat, version)
+    if version < 13 and thinks(instead):
+        return {"rejected": True}
     if not has_place_for_system_messages(instead, version):
         return {"rejected": True}
     try:
@@ -369,7 +429,7 @@ def write_goldens(version: int, tokenizer_file: Path) -> None:
         named = Path(folder) / f"tokenizer.model.v{version}"  # the name is what decides the version
         shutil.copy(tokenizer_file, named)
         tokenizer = MistralTokenizer.from_file(named, mode=ValidationMode.serving)
-        cases = choose_cases(tokenizer, version, lambda: conversation(rng))
+        cases = choose_cases(tokenizer, version, lambda: conversation(rng), rng)
     write_cases(GOLDEN / f"chat_v{version}.json", tokenizer_file.parent, version, cases)
 
 
@@ -383,11 +443,13 @@ def write_tekken_goldens(version: int, tokenizer_file: Path) -> None:
         file = Path(folder) / "tekken.json"
         file.write_text(json.dumps(contents), encoding="utf-8")
         tokenizer = MistralTokenizer.from_file(file, mode=ValidationMode.serving)
-        cases = choose_cases(tokenizer, version, lambda: richer(rng, conversation(rng), version))
+        cases = choose_cases(tokenizer, version, lambda: richer(rng, conversation(rng), version), rng)
     write_cases(GOLDEN / f"chat_tekken_v{version}.json", tokenizer_file.parent, version, cases)
 
 
-def choose_cases(tokenizer: MistralTokenizer, version: int, next_chat: Callable[[], dict]) -> list[dict]:
+def choose_cases(
+    tokenizer: MistralTokenizer, version: int, next_chat: Callable[[], dict], rng: random.Random
+) -> list[dict]:
     wanted = {(False, True): ACCEPTED, (True, False): REJECTED, (True, True): DEPARTURES}
     cases = []
     while any(wanted.values()):
@@ -397,7 +459,17 @@ def choose_cases(tokenizer: MistralTokenizer, version: int, next_chat: Callable[
         if wanted[kind] > 0:
             wanted[kind] -= 1
             cases.append({**chat, **result})
+    while version > 1 and len(cases) < ACCEPTED + REJECTED + DEPARTURES + GAPS:
+        chat = without_some_results(rng, next_chat())
+        result = render(tokenizer, chat, version)
+        if "no result" in str(with_all_results(chat["messages"])) and {"rejected", "ids"} <= result.keys():
+            cases.append({**chat, **result})
     return cases
+
+
+def without_some_results(rng: random.Random, chat: dict) -> dict:
+    messages = [m for m in chat["messages"] if m["role"] != "tool" or rng.random() < 0.5]
+    return {**chat, "messages": messages}
 
 
 def write_cases(path: Path, tokenizer_folder: Path, version: int, cases: list[dict]) -> None:

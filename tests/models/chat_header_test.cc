@@ -113,7 +113,8 @@ TEST(HeaderChat, WhatTheFormatHasNoPlaceForIsRefusedByName) {
     EXPECT_EQ(Text(format, {User("a"), calls}), "refused: messages[1]: " + has_no + "tool calls" + run);
     EXPECT_EQ(Text(format, {User("a"), Said(ChatRole::kTool, "r")}),
               "refused: messages[1]: " + has_no + "tool results" + run);
-    EXPECT_EQ(Text(format, {User("a"), thought}), "refused: messages[1].content: " + has_no + "thinking");
+    EXPECT_EQ(Text(format, {User("a"), thought}), Text(format, {User("a")})) << "it is left out";
+    EXPECT_FALSE(format.keeps_thoughts());
     EXPECT_THAT(Text(format, {User("a")}, {}, {.reasoning_effort = "high"}),
                 HasSubstr("refused: reasoning_effort"));
     EXPECT_EQ(Text(format, {User("a")}, {}, {.reasoning_effort = "none"}), Text(format, {User("a")}));
@@ -132,6 +133,7 @@ TEST(HeaderChat, WhatWasThoughtBeforeIsLeftOutWhereTheTemplateThinks) {
   const ChatMessage of_a_user = {.role = ChatRole::kUser, .parts = thought.parts};
   EXPECT_THAT(Text(format, {of_a_user}), HasSubstr("has no thinking"));
   EXPECT_FALSE(format.shows_all_texts());
+  EXPECT_TRUE(format.keeps_thoughts());
   EXPECT_TRUE(Format("chatml").shows_all_texts());
   EXPECT_TRUE(format.answer_syntax().thinks_in_text);
   EXPECT_EQ(format.answer_syntax().end, *Bytes().ControlId("<|im_end|>"));
