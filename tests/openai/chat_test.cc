@@ -226,6 +226,14 @@ TEST(Messages, ToolsAndTheirHistoryArrive) {
   EXPECT_FALSE(chat.parallel_tool_calls());
 }
 
+TEST(Messages, ThinkingTokenBudget) {
+  EXPECT_EQ(ChatWith(R"("thinking_token_budget":7)").calls[0].chat().thinking_token_budget(), 7);
+  EXPECT_EQ(ChatWith(R"("thinking_token_budget":-1)").calls[0].chat().thinking_token_budget(), -1);
+  EXPECT_FALSE(ChatWith("\"n\":1").calls[0].chat().has_thinking_token_budget());
+  EXPECT_EQ(ChatFaultWith(R"("thinking_token_budget":-2)").param, "thinking_token_budget");
+  EXPECT_EQ(ChatFaultWith(R"("thinking_token_budget":"7")").param, "thinking_token_budget");
+}
+
 TEST(Messages, ToolChoice) {
   const std::string tools = R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":)";
   const auto choice = [&](const char* value) {
@@ -240,6 +248,19 @@ TEST(Messages, ToolChoice) {
   EXPECT_EQ(ChatFaultWith(tools + "\"maybe\"").param, "tool_choice");
   EXPECT_EQ(ChatFaultWith(R"("tool_choice":"required")").param, "tool_choice");  // no tools
   EXPECT_FALSE(ChatWith(R"("tool_choice":"none")").calls[0].chat().has_tool_choice());
+  const v1::ToolChoice some = choice(
+      R"({"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[{"type":"function","function":{"name":"f"}}]}})");
+  EXPECT_EQ(some.mode(), v1::TOOL_CHOICE_MODE_REQUIRED);
+  EXPECT_EQ(some.allowed_size(), 1);
+  EXPECT_EQ(some.allowed(0), "f");
+  const auto list_fault = [&](const char* list) {
+    return ChatFaultWith(tools + R"({"type":"allowed_tools","allowed_tools":)" + list + "}").param;
+  };
+  EXPECT_EQ(list_fault(R"({"tools":[{"function":{"name":"f"}}]})"), "tool_choice.allowed_tools.mode");
+  EXPECT_EQ(list_fault(R"({"mode":"auto"})"), "tool_choice.allowed_tools.tools");
+  EXPECT_NE(list_fault(R"({"mode":"auto","tools":[]})"), "") << "nothing could be called";
+  EXPECT_EQ(ChatFaultWith(tools + R"({"type":"allowed_tools"})").param, "tool_choice.allowed_tools");
+  EXPECT_EQ(ChatFaultWith(tools + R"({"type":"function"})").param, "tool_choice.function");
   EXPECT_TRUE(ChatWith(tools + "\"auto\"").answer.tools);
   EXPECT_FALSE(ChatWith(tools + "\"none\"").answer.tools);
 }

@@ -127,6 +127,16 @@ TEST(ResponsesRequest, ToolsAndTheirChoiceGoToTheChat) {
   EXPECT_TRUE(request.answer.tools);
   EXPECT_TRUE(request.answer.one_tool_call);
   EXPECT_FALSE(Parsed(R"({"input": "Hi", "tool_choice": "none", )" + tools + "}").answer.tools);
+  const GenerationRequest some = Parsed(R"({"input": "Hi", "thinking_token_budget": 7, )" + tools +
+                                        R"(, "tool_choice": {"type": "allowed_tools", "mode": "auto",
+                                              "tools": [{"type": "function", "name": "f"}]}})");
+  EXPECT_EQ(some.calls[0].chat().tool_choice().mode(), v1::TOOL_CHOICE_MODE_AUTO);
+  EXPECT_EQ(some.calls[0].chat().tool_choice().allowed(0), "f");
+  EXPECT_EQ(some.names[0].NameOf("chat.tool_choice.allowed[0]"), "tool_choice.tools[0]");
+  EXPECT_EQ(some.calls[0].chat().thinking_token_budget(), 7);
+  EXPECT_EQ(
+      FaultOf(R"({"input": "Hi", "tool_choice": {"type": "allowed_tools", "mode": "auto"}, )" + tools + "}"),
+      "tool_choice.tools");
 }
 
 TEST(ResponsesRequest, WhatWasThoughtGoesBackInFrontOfWhatItWasThoughtFor) {

@@ -65,6 +65,7 @@ std::optional<ApiError> AddMessage(const Json& json, const std::string& field, C
   chat->AddMessage({.role = role,
                     .content = content,
                     .reasoning = reasoning,
+                    .reasoning_key = reasoning == Find(json, "reasoning") ? "reasoning" : "reasoning_content",
                     .tool_call_id = Find(json, "tool_call_id"),
                     .tool_name = role == v1::ROLE_TOOL ? Find(json, "name") : nullptr,
                     .prefix = IsTrue(json, "prefix")},
@@ -89,6 +90,9 @@ std::optional<ApiError> AddChat(const Json& json, ChatBuilder* chat) {
   }
   if (const Json* effort = Find(json, "reasoning_effort")) {
     chat->SetReasoningEffort(effort->get<std::string>());
+  }
+  if (const Json* budget = Find(json, "thinking_token_budget")) {
+    chat->SetThinkingBudget(budget->get<int32_t>());
   }
   return AddTools(json, "function", chat);
 }

@@ -17,8 +17,9 @@
 
 namespace tramontane {
 
-inline constexpr int64_t kMaxTemplateArgumentsBytes = 64 << 10;  // of chat_template_kwargs, as JSON
-inline constexpr int64_t kMaxToolsBytes = 4 << 20;               // of all tools, as JSON
+inline constexpr int64_t kMaxTemplateArgumentsBytes = 64 << 10;           // of chat_template_kwargs, as JSON
+inline constexpr char kNamesFunctions[] = "only functions can be named";  // by a tool_choice
+inline constexpr int64_t kMaxToolsBytes = 4 << 20;                        // of all tools, as JSON
 
 Shape ChatCompletionShape(const FieldLimits& limits);  // of a body
 const Shape& ChatCompletionAnswerShape();              // of an answer that is not streamed
@@ -40,7 +41,9 @@ void AnswerRenderChat(const GatewayContext& context, const std::shared_ptr<Gatew
 Shape MessagesShape();
 Shape ToolsShape();
 std::vector<Field> ToolChoiceFields();
+std::vector<Field> AllowedToolsFields(Shape tool);  // of a tool_choice that is a list; `tool`: an entry
 Field ReasoningEffort();
+Field ThinkingTokenBudget();
 Field AddGenerationPrompt();
 Field TemplateArguments();
 Field ContinueFinalMessage();

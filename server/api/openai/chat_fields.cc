@@ -1,4 +1,6 @@
 // What a chat's body and its answer may hold.
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -135,21 +137,31 @@ Shape ToolsShape() {
       })));
 }
 
+std::vector<Field> AllowedToolsFields(Shape tool) {
+  return {{.name = "mode", .shape = OneOfStrings({"auto", "required"}), .doc = "As a tool_choice."},
+          {.name = "tools", .shape = ArrayOf(std::move(tool), 1)}};
+}
+
 // What chooses among tools; what it means is in chat_builder.h.
 std::vector<Field> ToolChoiceFields() {
+  const Shape named = Object({{.name = "name", .shape = String(1), .required = true}});
   return {
       {.name = "tool_choice",
        .shape = AnyOf({OneOfStrings({"none", "auto", "required", "any"}),
                        Object({
                            {.name = "type",
-                            .shape = Only({"function"}, "only functions can be named"),
+                            .shape = Only({"function", "allowed_tools"}, kNamesFunctions),
                             .doc = "Default function."},
-                           {.name = "function",
-                            .shape = Object({{.name = "name", .shape = String(1), .required = true}}),
-                            .required = true},
+                           {.name = "function", .shape = named, .doc = "With the type function."},
+                           {.name = "allowed_tools",
+                            .shape = Object(AllowedToolsFields(Object({
+                                {.name = "type", .shape = Only({"function"}, kNamesFunctions)},
+                                {.name = "function", .shape = named, .required = true},
+                            }))),
+                            .doc = "With that type: the tools that may be called. The model is shown all."},
                        })}),
-       .doc = "none: no call; auto: the model decides; required or any: at least one call; or the function "
-              "to call. Default auto.",
+       .doc = "none: no call; auto: the model decides; required or any: at least one call; the function to "
+              "call; or the functions that may be called. Default auto.",
        .path = "chat.tool_choice"},
       {.name = "parallel_tool_calls", .shape = Boolean(), .doc = "False: at most one call. Default true."},
   };
@@ -182,6 +194,15 @@ Field ReasoningEffort() {
           .path = "chat.reasoning_effort"};
 }
 
+Field ThinkingTokenBudget() {
+  return {.name = "thinking_token_budget",
+          .shape = Integer(-1, std::numeric_limits<int32_t>::max()),
+          .doc =
+              "After so many tokens of thinking the end of the thought is forced. -1: no limit. Changes "
+              "nothing where the model does not think. Default -1.",
+          .path = "chat.thinking_token_budget"};
+}
+
 Field ContinueFinalMessage() {
   return {.name = "continue_final_message",
           .shape = Boolean(),
@@ -191,8 +212,8 @@ Field ContinueFinalMessage() {
 Shape ChatCompletionShape(const FieldLimits& limits) {
   return ClosedObject(std::vector<Field>{ModelRow()} + ChatFields() + ToolChoiceFields() +
                       ChatOutputFields() + GenerationFields(limits) +
-                      std::vector<Field>{ReasoningEffort(), TemplateArguments(), AddGenerationPrompt(),
-                                         ContinueFinalMessage(), SafePrompt()} +
+                      std::vector<Field>{ReasoningEffort(), ThinkingTokenBudget(), TemplateArguments(),
+                                         AddGenerationPrompt(), ContinueFinalMessage(), SafePrompt()} +
                       ForeignFields() + ForeignChatFields());
 }
 

@@ -160,6 +160,9 @@ std::optional<ApiError> ParseResponses(std::string_view body, const RequestConte
     chat.SetReasoningEffort(effort->get<std::string>());
     names.Rename("chat.reasoning_effort", "reasoning.effort");
   }
+  if (const Json* budget = Find(json, "thinking_token_budget")) {
+    chat.SetThinkingBudget(budget->get<int32_t>());
+  }
   if (!MustCallTools(call.chat())) {  // else there will be no text that a format could hold
     if (auto fault = ConvertTextFormat(json, &call, &names)) return fault;
   }

@@ -108,13 +108,16 @@ std::vector<Field> ResponsesFields(const FieldLimits& limits) {
        .doc = "Functions that the model may call.",
        .path = "chat.tools"},
       {.name = "tool_choice",
-       .shape = AnyOf({OneOfStrings({"none", "auto", "required"}),
-                       Object({{.name = "type",
-                                .shape = Only({"function"}, "only functions can be named"),
-                                .required = true},
-                               {.name = "name", .shape = String(1), .required = true}})}),
-       .doc = "none: no call; auto: the model decides; required: at least one call; or the function to call. "
-              "Default auto.",
+       .shape = AnyOf(
+           {OneOfStrings({"none", "auto", "required"}),
+            Object(std::vector<Field>{{.name = "type",
+                                       .shape = Only({"function", "allowed_tools"}, kNamesFunctions),
+                                       .required = true},
+                                      {.name = "name", .shape = String(1), .doc = "Of a function."}} +
+                   AllowedToolsFields(Object({{.name = "type", .shape = Only({"function"}, kNamesFunctions)},
+                                              {.name = "name", .shape = String(1), .required = true}})))}),
+       .doc = "none: no call; auto: the model decides; required: at least one call; the function to call; or "
+              "the functions that may be called. Default auto.",
        .path = "chat.tool_choice"},
       {.name = "text",
        .shape =
@@ -141,9 +144,10 @@ std::vector<Field> ResponsesFields(const FieldLimits& limits) {
        .doc = "Accepted; what it asks for (encrypted reasoning, search results) never exists here."},
   };
   const Shape chat = ChatCompletionShape(limits);
-  for (const char* name : {"model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
-                           "presence_penalty", "frequency_penalty", "seed", "stop", "min_tokens",
-                           "ignore_eos", "stream", "parallel_tool_calls", "cache_salt", "context_policy"}) {
+  for (const char* name :
+       {"model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+        "frequency_penalty", "seed", "stop", "min_tokens", "ignore_eos", "stream", "parallel_tool_calls",
+        "thinking_token_budget", "cache_salt", "context_policy"}) {
     fields.push_back(ChatRow(chat, name));
   }
   std::vector<Field> foreign = ForeignResponsesFields();

@@ -62,6 +62,10 @@ void ChatBuilder::AddMessage(const PastMessage& turn, const std::string& field) 
   v1::ChatMessage& message = *chat_->add_messages();
   message.set_role(turn.role);
   SetContent(turn, &message);
+  if (turn.reasoning != nullptr) {
+    names_->Rename(FieldElement(kMessages, index) + ".thinking",
+                   field + "." + std::string(turn.reasoning_key));
+  }
   if (turn.tool_call_id != nullptr) {
     message.set_tool_call_id(MistralCallId(turn.tool_call_id->get<std::string>()));
   }
@@ -110,6 +114,12 @@ std::optional<ApiError> ChatBuilder::ChooseTool(const std::string& name, const s
   return Choose(v1::TOOL_CHOICE_MODE_NAMED, name, field);
 }
 
+void ChatBuilder::AllowTools(const std::vector<std::string>& names, const std::string& field) {
+  v1::ToolChoice& choice = *chat_->mutable_tool_choice();
+  choice.mutable_allowed()->Add(names.begin(), names.end());
+  names_->Rename("chat.tool_choice.allowed", field);
+}
+
 std::optional<ApiError> ChatBuilder::Choose(v1::ToolChoiceMode mode, const std::string& name,
                                             const std::string& field) {
   if (chat_->tools().empty()) return FieldFault(field, "asks for a call, but there are no tools");
@@ -120,10 +130,39 @@ std::optional<ApiError> ChatBuilder::Choose(v1::ToolChoiceMode mode, const std::
 
 // ---- the whole ----------------------------------------------------------------------------------
 
+namespace {
+
+const Json& FunctionOf(const Json& tool, const std::string& function_key) {
+  return function_key.empty() ? tool : tool[function_key];
+}
+
+// What a table cannot say of a choice: which key goes with which type.
+std::optional<ApiError> ChooseByObject(const Json& choice, const std::string& function_key,
+                                       ChatBuilder* chat) {
+  constexpr char kAllowedTools[] = "allowed_tools";
+  const bool is_list = TextOf(choice, "type") == kAllowedTools;
+  // An object of the type has it in a field of that name, but where functions have no field of their own.
+  const std::string key = function_key.empty() ? "" : is_list ? kAllowedTools : function_key;
+  const std::string field = key.empty() ? "tool_choice" : "tool_choice." + key;
+  const Json* chosen = key.empty() ? &choice : Find(choice, key);
+  if (chosen == nullptr) return FieldFault(field, "is missing");
+  for (const char* const member : {is_list ? "mode" : "name", is_list ? "tools" : "name"}) {
+    if (Find(*chosen, member) == nullptr) return FieldFault(field + "." + member, "is missing");
+  }
+  if (!is_list) return chat->ChooseTool(TextOf(*chosen, "name"), "tool_choice");
+  if (auto fault = chat->ChooseTools(TextOf(*chosen, "mode"), "tool_choice")) return fault;
+  std::vector<std::string> names;
+  for (const Json& tool : (*chosen)["tools"]) names.push_back(TextOf(FunctionOf(tool, function_key), "name"));
+  chat->AllowTools(names, field + ".tools");
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<ApiError> AddTools(const Json& body, const std::string& function_key, ChatBuilder* chat) {
   if (const Json* tools = Find(body, "tools")) {
     for (const Json& tool : *tools) {
-      const Json& function = function_key.empty() ? tool : tool[function_key];
+      const Json& function = FunctionOf(tool, function_key);
       chat->AddTool({.name = function["name"],
                      .description = Find(function, "description"),
                      .parameters = Find(function, "parameters")});
@@ -135,8 +174,7 @@ std::optional<ApiError> AddTools(const Json& body, const std::string& function_k
   const Json* choice = Find(body, "tool_choice");
   if (choice == nullptr) return std::nullopt;
   if (choice->is_string()) return chat->ChooseTools(choice->get_ref<const std::string&>(), "tool_choice");
-  const Json& chosen = function_key.empty() ? *choice : (*choice)[function_key];
-  return chat->ChooseTool(chosen["name"].get<std::string>(), "tool_choice");
+  return ChooseByObject(*choice, function_key, chat);
 }
 
 namespace {

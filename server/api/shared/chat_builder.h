@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/api/shared/api_error.h"
 #include "server/api/shared/generation_request.h"
@@ -25,10 +26,11 @@ struct PastMessage {
   v1::Role role;
   // A text, or a list of parts: with a "text", or "thinking", which is a text or a list of them.
   const Json* content = nullptr;
-  const Json* reasoning = nullptr;     // of the assistant: what it thought before it said that
-  const Json* tool_call_id = nullptr;  // of a tool: the call that it answers
-  const Json* tool_name = nullptr;     // of a tool
-  bool prefix = false;                 // the answer goes on from it
+  const Json* reasoning = nullptr;               // of the assistant: what it thought before it said that
+  std::string_view reasoning_key = "reasoning";  // where the message has it
+  const Json* tool_call_id = nullptr;            // of a tool: the call that it answers
+  const Json* tool_name = nullptr;               // of a tool
+  bool prefix = false;                           // the answer goes on from it
 };
 
 // A call that the model has made earlier.
@@ -69,6 +71,7 @@ class ChatBuilder {
   void SetTemplateArguments(std::string json) { chat_->set_chat_template_kwargs_json(std::move(json)); }
   void SetGenerationPrompt(bool add) { chat_->set_add_generation_prompt(add); }
   void SetReasoningEffort(const std::string& effort) { chat_->set_reasoning_effort(effort); }
+  void SetThinkingBudget(int32_t tokens) { chat_->set_thinking_token_budget(tokens); }
 
   // ---- tools ----
 
@@ -76,6 +79,8 @@ class ChatBuilder {
   // auto, none, required, or Anthropic's and Mistral's word for it: any. After the tools.
   std::optional<ApiError> ChooseTools(std::string_view mode, const std::string& field);
   std::optional<ApiError> ChooseTool(const std::string& name, const std::string& field);
+  // Of all tools only these may be called; `field`: where their list is.
+  void AllowTools(const std::vector<std::string>& names, const std::string& field);
   void SetParallelCalls(bool parallel) { chat_->set_parallel_tool_calls(parallel); }
 
  private:

@@ -215,7 +215,6 @@ Fields ThinkingFields() {
       Refused("think", {false}, kUseReasoningEffort),
       Refused("enable_thinking", {false}, kUseReasoningEffort),
       Refused("thinking_budget", {0}, kUseReasoningEffort),
-      Refused("thinking_token_budget", {0}, kUseReasoningEffort),
       Refused("reasoning_budget", {0}, kUseReasoningEffort),
       Ignored("include_reasoning"),
       Ignored("separate_reasoning"),
