@@ -86,7 +86,7 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Submit(Request request, std::func
 // Hashed here, so that the engine thread need not.
 TextPath Engine::PathOf(const LiveRequest& live) const {
   TextPath path(live.identity, PlainBlocksEnd(live.identity.policy, model_.kv_layout),
-                model_.kv_layout.format.page_size);
+                model_.kv_layout.format);
   path.Extend(live.request.prompt, std::ssize(live.request.prompt));
   return path;
 }

@@ -42,8 +42,8 @@ inline constexpr int64_t kMaxTierPages = int64_t{1} << 22;
 struct EngineHostOptions {
   int64_t memory_bytes = 0;  // weights, workspace and pages together
   KvTierOptions tier;        // limits.host_kv_bytes and disk_kv_bytes follow from it
-  // context and pool_pages 0: as much as the memory holds; else at most that. page_size is that of the opened
-  // model, steps_in_flight the backend's.
+  // context and pool_pages 0: as much as the memory holds; else at most that. The page's size is that of the
+  // opened model, steps_in_flight the backend's.
   EngineLimits limits;
   std::string chat_format;  // asked for: a name, or a file with a template; "": what the model's files say
   LoadProgress progress;    // may be null

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "kernels/core/check.h"
-#include "kernels/paged_kv.h"
 
 namespace tramontane {
 
@@ -29,7 +28,7 @@ std::shared_ptr<HeldText> HeldTexts::Hold(const Lease& lease, int64_t length) {
   for (PageTable& table : text->tables) {
     int64_t block = 0;
     for (Node& node : table.sinks) node = name(node, block++);
-    block = PageOf(table.kv_base, 0, layout_.format.page_size);
+    block = paging().PageOf(table.kv_base);
     for (Node& node : table.pages) node = name(node, block++);
   }
   if (has_room) return text;
@@ -82,7 +81,7 @@ std::vector<KnownPages::Wanted> HeldTexts::PagesOf(const HeldText& text, int64_t
     const PageTable& nodes = text.tables[group];
     PageTable& table = lease.tables[group];
     for (const Node node : nodes.sinks) wanted.push_back({node, group, &table.sinks});
-    const auto pages = static_cast<size_t>(PagesFor(end - nodes.kv_base, layout_.format.page_size));
+    const auto pages = static_cast<size_t>(paging().PagesFor(end - nodes.kv_base));
     for (size_t i = 0; i < pages; ++i) wanted.push_back({nodes.pages[i], group, &table.pages});
   }
   return wanted;
@@ -146,12 +145,10 @@ int64_t HeldTexts::PrefixFor(const HeldText& text, const Lease& lease, const Pre
 int64_t HeldTexts::EndFor(const HeldText& text, const Lease& lease, int64_t end, From from) const {
   const bool is_alike = text.lease.policy == lease.policy;
   if (end <= 0 || !is_alike || !IsWhole(text, from)) return 0;
-  const int32_t page_size = layout_.format.page_size;
   for (size_t group = 0; group < text.tables.size(); ++group) {
     const int64_t first_seen = FirstSeen(lease, layout_, group, end);
-    const int64_t first_page = PageOf(first_seen, 0, page_size) * page_size;
     const bool has_hole = !text.lease.begins.empty() && first_seen < text.lease.begins[group];
-    if (first_page < text.tables[group].kv_base || has_hole) return 0;
+    if (paging().RoundDown(first_seen) < text.tables[group].kv_base || has_hole) return 0;
   }
   return end;
 }
@@ -197,10 +194,9 @@ bool HeldTexts::Begin(const std::shared_ptr<const KvOwner>& owner, Lease lease, 
   if (mark == PrefixTree::kNone) return false;
   HeldText text = {
       .tables = lease.tables, .mark = mark, .length = length, .owner = owner, .name = owner.get()};
-  const int32_t page_size = layout_.format.page_size;
   for (size_t group = 0; group < text.tables.size(); ++group) {
-    const int64_t first = PageOf(lease.begins[group], 0, page_size);
-    if (first > SinkPages(lease, layout_, group)) text.tables[group].kv_base = first * page_size;
+    const int64_t first = paging().PageOf(lease.begins[group]);
+    if (first > SinkPages(lease, layout_, group)) text.tables[group].kv_base = paging().BeginOf(first);
   }
   text.lease = std::move(lease);
   idle_.push_back(std::move(text));
@@ -232,7 +228,7 @@ bool HeldTexts::Plant(const KvOwner& owner, const Lease& above, int64_t block, s
     return false;
   }
   PageTable& nodes = text->tables[group];
-  const bool is_sink = block * layout_.format.page_size < nodes.kv_base;
+  const bool is_sink = paging().BeginOf(block) < nodes.kv_base;
   (is_sink ? nodes.sinks : nodes.pages).push_back(node);
   pages_.Promise(node, group);
   const PageId page = pages_.page(node, group);

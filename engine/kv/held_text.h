@@ -23,6 +23,7 @@
 #include "engine/kv/known_pages.h"
 #include "engine/kv/kv_owner.h"
 #include "engine/kv/lease.h"
+#include "engine/kv/names/paging.h"
 #include "engine/kv/names/prefix_tree.h"
 #include "engine/kv/names/token_view.h"
 #include "engine/kv/text_names.h"
@@ -107,6 +108,7 @@ class HeldTexts {
   void CheckAccounting() const;
 
  private:
+  Paging paging() const { return layout_.format; }
   std::vector<KnownPages::Wanted> PagesOf(const HeldText& text, int64_t end, Lease& lease) const;
   void LeasePages(const HeldText& text, int64_t end, bool is_preferred, Lease& lease);
   HeldText* FindUnfinished(const KvOwner& owner);

@@ -10,7 +10,6 @@ namespace tramontane {
 
 KnownPages::KnownPages(const KvLayout& layout, int64_t pages, PrefixTree& tree, KvTier* tier)
     : groups_(layout.groups),
-      page_size_(layout.format.page_size),
       pool_(pages, groups_.size()),
       tree_(tree),
       tier_(tier),

@@ -105,8 +105,8 @@ class KnownPages {
   bool Fetch(Node node, size_t group);
   bool Poll();
   void TurnDiskOff(const std::string& fault);
-  // Computing a token takes about so long, which fills a page of each group; 0: not known.
-  void SetTokenNs(double ns) { page_ns_ = ns * page_size_ / static_cast<double>(groups_.size()); }
+  // Computing a page's worth takes about so long; 0: not known.
+  void SetPageNs(double ns) { page_ns_ = ns; }
   bool HostPays() const { return page_ns_ == 0 || 2 * tier_->copy_ns() <= page_ns_; }  // there and back
   bool DiskPays() const { return page_ns_ == 0 || tier_->read_ns() + tier_->copy_ns() <= page_ns_; }
 
@@ -135,14 +135,13 @@ class KnownPages {
   void MakePartnersUseless(Node node, size_t group);
 
   const std::vector<KvGroupSpec> groups_;
-  const int32_t page_size_;
   PagePool pool_;
   PrefixTree& tree_;
   KvTier* const tier_;
   std::vector<PageMove> moves_;     // of the current batch
   std::vector<KvTier::Name> lost_;  // scratch: images that are gone, and have their columns still
-  double page_ns_ = 0;              // that computing a page's worth takes; 0: not known
-  std::vector<int32_t> promised_;   // [nodes, groups]
+  double page_ns_ = 0;
+  std::vector<int32_t> promised_;  // [nodes, groups]
   int64_t promises_ = 0;
   bool has_broken_promise_ = false;
 };

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "kernels/core/check.h"
-#include "kernels/paged_kv.h"
 
 namespace tramontane {
 namespace {
@@ -33,13 +32,13 @@ int64_t KvStore::LiveBlocks(const KvLayout& layout, int64_t texts, int64_t token
   const bool all_roll = std::all_of(layout.groups.begin(), layout.groups.end(),
                                     [](const KvGroupSpec& group) { return group.window > 0; });
   if (!all_roll) return 0;
-  return std::min(texts * PagesFor(tokens, layout.format.page_size), kMostLiveBlocks);
+  return std::min(texts * Paging(layout.format).PagesFor(tokens), kMostLiveBlocks);
 }
 
 int64_t KvStore::NameBytes(const KvLayout& layout, int64_t blocks) {
   const size_t groups = layout.groups.size();
   if (blocks == 0) return 0;
-  return PrefixTree::BytesOf(blocks, layout.format.page_size, groups) +
+  return PrefixTree::BytesOf(blocks, Paging(layout.format).tokens(), groups) +
          blocks * static_cast<int64_t>(sizeof(int32_t) * groups);
 }
 
@@ -53,7 +52,7 @@ KvStore::KvStore(const KvLayout& layout, int64_t pool_pages, PrefixCache prefix_
              [this](TextNames::Room room) { return MakeRoom(room); }),
       pages_(layout, pool_pages, names_.tree(), tier),
       held_(layout_, pages_, names_) {
-  TM_CHECK(page_size() > 0, "page size is %d", page_size());
+  TM_CHECK(paging().tokens() > 0, "a page of %d tokens", paging().tokens());
   TM_CHECK(tier == nullptr || finds_, "a tier without names");
 }
 
@@ -104,11 +103,11 @@ void KvStore::SealPages(Lease& lease, TokenView tokens, int64_t accepted, TextPa
   const auto end = std::min(accepted, tokens.size());
   if (path != nullptr) names_.Extend(*path, tokens, end);
   std::vector<int32_t> copy;  // of a block that lies in two pieces
-  while (lease.seals && lease.sealed + page_size() <= end) {
+  while (lease.seals && lease.sealed + paging().tokens() <= end) {
     const int64_t begin = lease.sealed;
-    const int64_t index = PageOf(begin, 0, page_size());
+    const int64_t index = paging().PageOf(begin);
     const bool is_hashed = path != nullptr && index < path->blocks();
-    lease.seals = names_.TakeInNext(lease, tokens.Piece(begin, page_size(), &copy),
+    lease.seals = names_.TakeInNext(lease, tokens.Piece(begin, paging().tokens(), &copy),
                                     is_hashed ? &path->at(index) : nullptr);
     if (lease.seals) NamePages(lease, begin);
   }
@@ -121,7 +120,7 @@ void KvStore::NamePages(const Lease& lease, int64_t begin) {
     const PageTable& table = lease.tables[group];
     const bool is_there = begin >= table.kv_base && (lease.begins.empty() || begin >= lease.begins[group]);
     if (!is_there || pages_.page(lease.tip, group) != kNoPage) continue;
-    const PageId page = table.pages[static_cast<size_t>(PageOf(begin, table.kv_base, page_size()))];
+    const PageId page = table.At(begin, paging());
     pages_.Name(page, lease.tip);
     pages_.Prefer(page, lease.prefers_cache);
   }
@@ -131,8 +130,8 @@ void KvStore::NamePages(const Lease& lease, int64_t begin) {
 int64_t KvStore::PagesNeeded(const Lease& lease, int64_t written, int64_t end) const {
   int64_t pages = 0;
   for (const PageTable& table : lease.tables) {
-    const int64_t table_end = EndOf(table, page_size());
-    if (end > table_end) pages += PagesFor(end - table_end, page_size());
+    const int64_t table_end = table.End(paging());
+    if (end > table_end) pages += paging().PagesFor(end - table_end);
     ForEachSharedPage(lease, table, written, end, [&](int64_t) { ++pages; });
   }
   return pages;
@@ -142,10 +141,10 @@ int64_t KvStore::PagesToReach(const Lease& lease, int64_t end, int64_t ahead) co
   ++sized_leases_;
   int64_t pages = 0;
   for (size_t group = 0; group < lease.tables.size(); ++group) {
-    const int64_t most = lease.plain_len == INT64_MAX
-                             ? layout_.PagesForGroup(static_cast<int32_t>(group), end, ahead)
-                             : std::min(PagesFor(end, page_size()),
-                                        PagesOfGroupUnderPolicy(layout_, group, lease.policy, ahead));
+    const int64_t most =
+        lease.plain_len == INT64_MAX
+            ? layout_.PagesForGroup(static_cast<int32_t>(group), end, ahead)
+            : std::min(paging().PagesFor(end), PagesOfGroupUnderPolicy(layout_, group, lease.policy, ahead));
     const PageTable& table = lease.tables[group];
     pages += std::max<int64_t>(0, most - static_cast<int64_t>(table.sinks.size() + table.pages.size()));
   }
@@ -155,13 +154,13 @@ int64_t KvStore::PagesToReach(const Lease& lease, int64_t end, int64_t ahead) co
 void KvStore::Extend(Lease& lease, int64_t written, int64_t end, std::vector<PageCopy>* copies) {
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     PageTable& table = lease.tables[group];
-    TM_CHECK(written >= table.kv_base && written <= EndOf(table, page_size()),
+    TM_CHECK(written >= table.kv_base && written <= table.End(paging()),
              "position %lld is outside a table that starts at %lld", static_cast<long long>(written),
              static_cast<long long>(table.kv_base));
     ForEachSharedPage(lease, table, written, end, [&](int64_t index) {
       const PageId shared = table.pages[index];
       const PageId own = pages_.Take(group);
-      const int64_t first_position = table.kv_base + index * page_size();
+      const int64_t first_position = table.kv_base + paging().BeginOf(index);
       if (first_position < written) copies->push_back({.from = shared, .to = own});
       table.pages[index] = own;
       if (references(shared) > 1)
@@ -170,7 +169,7 @@ void KvStore::Extend(Lease& lease, int64_t written, int64_t end, std::vector<Pag
         copied_.push_back(shared);
     });
     if (lease.is_cut) UnnameAt(table, written);
-    while (EndOf(table, page_size()) < end) table.pages.push_back(pages_.Take(group));
+    while (table.End(paging()) < end) table.pages.push_back(pages_.Take(group));
   }
   lease.is_cut = false;  // the page is its own by now
 }
@@ -187,9 +186,9 @@ template <typename Visit>
 void KvStore::ForEachSharedPage(const Lease& lease, const PageTable& table, int64_t written, int64_t end,
                                 const Visit& visit) const {
   if (pool().shared_references() == 0 && !lease.is_cut) return;  // the usual case: no page to look at
-  end = std::min(end, EndOf(table, page_size()));
-  for (int64_t at = written; at < end; at = (PageOf(at, 0, page_size()) + 1) * page_size()) {
-    const int64_t index = PageOf(at, table.kv_base, page_size());
+  end = std::min(end, table.End(paging()));
+  for (int64_t at = written; at < end; at = paging().BeginOf(paging().PageOf(at) + 1)) {
+    const int64_t index = paging().PageOf(at - table.kv_base);
     if (pages_.IsShared(table.pages[index])) visit(index);
   }
 }
@@ -197,8 +196,8 @@ void KvStore::ForEachSharedPage(const Lease& lease, const PageTable& table, int6
 // The page that position `written` lies in, where it is the lease's alone, holds what its name says no more.
 // Behind a cut it may have one: whom it was shared with has filled and sealed it, and let go.
 void KvStore::UnnameAt(const PageTable& table, int64_t written) {
-  if (written >= EndOf(table, page_size())) return;
-  const PageId page = table.pages[static_cast<size_t>(PageOf(written, table.kv_base, page_size()))];
+  if (written >= table.End(paging())) return;
+  const PageId page = table.At(written, paging());
   if (has_name(page)) pages_.Unname(page);
 }
 
@@ -215,7 +214,7 @@ Lease KvStore::Fork(const Lease& lease, int64_t end) {
   names_.Follow(fork, lease, end);
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     const PageTable& table = lease.tables[group];
-    const int64_t pages = PagesFor(end - table.kv_base, page_size());
+    const int64_t pages = paging().PagesFor(end - table.kv_base);
     TM_CHECK(end >= table.kv_base && pages <= static_cast<int64_t>(table.pages.size()),
              "a table of %zu pages from position %lld does not reach %lld", table.pages.size(),
              static_cast<long long>(table.kv_base), static_cast<long long>(end));
@@ -274,7 +273,7 @@ void KvStore::LeaveIdle(Lease& lease, TokenView tokens, int64_t accepted,
 // Drops what was taken for a step that did not count.
 void KvStore::TrimBehind(Lease& lease, int64_t accepted) {
   for (PageTable& table : lease.tables) {
-    for (; EndOf(table, page_size()) - page_size() >= accepted && !table.pages.empty();
+    for (; table.End(paging()) - paging().tokens() >= accepted && !table.pages.empty();
          table.pages.pop_back())
       pages_.Drop(table.pages.back(), EvictionRank::kOthers);
   }
@@ -304,12 +303,12 @@ void KvStore::DropPages(Lease& lease) {
     for (const PageId page : table.sinks) drop(page, false);
     for (const PageId page : table.pages) drop(page, false);
     least = std::min(least, table.kv_base);
-    end = std::max(end, EndOf(table, page_size()));
+    end = std::max(end, table.End(paging()));
   }
-  for (int64_t begin = end - page_size(); begin >= least; begin -= page_size()) {
+  for (int64_t begin = end - paging().tokens(); begin >= least; begin -= paging().tokens()) {
     for (const PageTable& table : lease.tables) {
-      if (begin < table.kv_base || begin >= EndOf(table, page_size())) continue;
-      drop(table.pages[static_cast<size_t>(PageOf(begin, table.kv_base, page_size()))], true);
+      if (begin < table.kv_base || begin >= table.End(paging())) continue;
+      drop(table.At(begin, paging()), true);
     }
   }
   for (PageTable& table : lease.tables) {

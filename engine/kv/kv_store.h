@@ -25,6 +25,7 @@
 #include "engine/kv/known_pages.h"
 #include "engine/kv/kv_owner.h"
 #include "engine/kv/lease.h"
+#include "engine/kv/names/paging.h"
 #include "engine/kv/names/prefix_tree.h"
 #include "engine/kv/names/text_path.h"
 #include "engine/kv/names/token_view.h"
@@ -55,7 +56,7 @@ class KvStore {
   static int64_t NameBytes(const KvLayout& layout, int64_t blocks);
 
   const KvLayout& layout() const { return layout_; }
-  int32_t page_size() const { return layout_.format.page_size; }
+  Paging paging() const { return layout_.format; }
 
   // ---- pages (PagePool) ---------------------------------------------------------------------------
   const PagePool& pool() const { return pages_.pool(); }
@@ -90,7 +91,7 @@ class KvStore {
   // named.
   // `path`: the tokens', which is extended; null: their blocks are hashed here.
   void Seal(Lease& lease, TokenView tokens, int64_t accepted, TextPath* path = nullptr) {
-    if (lease.seals && lease.sealed + page_size() <= accepted) SealPages(lease, tokens, accepted, path);
+    if (lease.seals && lease.sealed + paging().tokens() <= accepted) SealPages(lease, tokens, accepted, path);
   }
   // Blocks that were hashed on this thread so far, marks apart.
   int64_t hashed_blocks() const { return names_.hashed_blocks(); }
@@ -195,7 +196,10 @@ class KvStore {
   bool tier_reads() const { return has_tier() && tier()->reads(); }
   void TurnDiskOff(const std::string& fault) { pages_.TurnDiskOff(fault); }
   // Computing a token takes about so long: pages that are copied no faster are not kept. 0: not known.
-  void SetTokenNs(double ns) { pages_.SetTokenNs(ns); }
+  void SetTokenNs(double ns) {
+    pages_.SetPageNs(ns * static_cast<double>(paging().tokens()) /
+                     static_cast<double>(layout_.groups.size()));
+  }
 
   // Moves to be done before anything that reads or writes pages, in order.
   bool has_moves() const { return pages_.has_moves(); }

@@ -6,7 +6,6 @@
 #include "engine/kv/kv_store.h"
 #include "engine/kv/names/prefix_hit.h"
 #include "kernels/core/check.h"
-#include "kernels/paged_kv.h"
 
 namespace tramontane {
 
@@ -14,7 +13,7 @@ namespace tramontane {
 int64_t KvStore::FindHit(Node salt, const Lease& lease, const PrefixQuery& query, From from) {
   names_.FindPath(salt, lease, query, std::min(query.tokens.size() - 1, query.most_tokens), &path_);
   return LongestPrefixHit(
-      std::ssize(path_) * page_size() + 1, page_size(), PrefixGroupsOf(layout_, lease.policy),
+      paging().BeginOf(std::ssize(path_)) + 1, paging(), PrefixGroupsOf(layout_, lease.policy),
       [&](size_t group, int64_t index) {
         return pages_.Knows(path_[static_cast<size_t>(index)], group, from);
       },
@@ -24,13 +23,13 @@ int64_t KvStore::FindHit(Node salt, const Lease& lease, const PrefixQuery& query
 // Those that a hit of path_ leases, in the order of the lease's lists.
 KvStore::WantedPages KvStore::PagesOfHit(Lease& lease, int64_t hit) const {
   WantedPages wanted;
-  const auto end = static_cast<size_t>(PagesFor(hit, page_size()));
+  const auto end = static_cast<size_t>(paging().PagesFor(hit));
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     PageTable& table = lease.tables[group];
     const auto sinks = static_cast<size_t>(SinkPages(lease, layout_, group));
-    auto first = static_cast<size_t>(PageOf(FirstSeen(lease, layout_, group, hit), 0, page_size()));
+    auto first = static_cast<size_t>(paging().PageOf(FirstSeen(lease, layout_, group, hit)));
     if (first <= sinks) first = 0;  // the sinks are not behind it
-    table.kv_base = static_cast<int64_t>(first) * page_size();
+    table.kv_base = paging().BeginOf(static_cast<int64_t>(first));
     for (size_t i = 0; first > 0 && i < sinks; ++i) wanted.push_back({path_[i], group, &table.sinks});
     for (size_t i = first; i < end; ++i) wanted.push_back({path_[i], group, &table.pages});
   }
@@ -52,7 +51,7 @@ void KvStore::Expect(Lease& lease, const PrefixQuery& query, Beyond beyond, int6
   if (beyond == Beyond::kFetch) expected.is_coming = Fetch(lease, query);
   if (beyond == Beyond::kLook) expected.is_coming = IsComing(lease, query);
   expected.tokens = std::max(KnownPrefix(lease, query), at_least);
-  expected.ends_within_page = !lease.is_set_aside() && OffsetInPage(expected.tokens, page_size()) != 0;
+  expected.ends_within_page = !lease.is_set_aside() && paging().OffsetOf(expected.tokens) != 0;
 }
 
 int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
@@ -76,13 +75,13 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
     if (salt != PrefixTree::kNone) names_.tree().Unpin(salt);
     held_.Fork(*idle, idle_end, lease);
   } else {
-    names_.Follow(lease, hit > 0 ? path_[static_cast<size_t>(PagesFor(hit, page_size())) - 1] : salt, hit);
+    names_.Follow(lease, hit > 0 ? path_[static_cast<size_t>(paging().PagesFor(hit)) - 1] : salt, hit);
     names_.tree().Unpin(salt);
     lease.seals = true;
     pages_.Lease(PagesOfHit(lease, hit), lease.prefers_cache);
   }
   lease.hit_tokens = forks ? idle_end : hit;
-  lease.known_tokens = forks ? idle_end : std::ssize(path_) * page_size();
+  lease.known_tokens = forks ? idle_end : paging().BeginOf(std::ssize(path_));
   lease.asked_tokens = query.tokens.size();
   return lease.hit_tokens;
 }
@@ -192,7 +191,7 @@ KvStore::KnownPage KvStore::KnownIdlePage(const KvOwner* owner, uint64_t lease, 
   const PageTable& nodes = idle->tables[group];
   const bool is_sink = block < std::ssize(nodes.sinks);
   const std::vector<Node>& list = is_sink ? nodes.sinks : nodes.pages;
-  const int64_t index = is_sink ? block : block - PageOf(nodes.kv_base, 0, page_size());
+  const int64_t index = is_sink ? block : block - paging().PageOf(nodes.kv_base);
   if (index < 0 || index >= std::ssize(list)) return {};
   const Node node = list[static_cast<size_t>(index)];
   KnownPage page = KnownPageOf(node, group);

@@ -36,16 +36,17 @@ int64_t PlainLength(const ContextPolicy& policy, const KvLayout& layout) {
 // Of one group: sinks, and what the narrower of the two windows holds.
 int64_t PagesOfGroupUnderPolicy(const KvLayout& layout, size_t group, const ContextPolicy& policy,
                                 int64_t ahead) {
-  const int32_t page_size = layout.format.page_size;
-  const int32_t window = layout.groups[group].window;
-  return PagesFor(SinksOf(policy, window), page_size) +
-         PagesFor(std::min(Reach(window), policy.n_ctx - policy.n_keep) - 1 + ahead, page_size) + 1;
+  return Paging(layout.format).PagesFor(SinksOf(policy, layout.groups[group].window)) +
+         PagesInSight(layout, group, policy.n_ctx - policy.n_keep, ahead);
+}
+
+int64_t PagesInSight(const KvLayout& layout, size_t group, int64_t most, int64_t ahead) {
+  return Paging(layout.format).PagesFor(std::min(Reach(layout.groups[group].window), most) - 1 + ahead) + 1;
 }
 
 int64_t PlainBlocksEnd(const ContextPolicy& policy, const KvLayout& layout) {
   const int64_t length = PlainLength(policy, layout);
-  const int32_t page_size = layout.format.page_size;
-  return length == INT64_MAX ? INT64_MAX : PageOf(length, 0, page_size) * page_size;
+  return length == INT64_MAX ? INT64_MAX : Paging(layout.format).RoundDown(length);
 }
 
 RowView SeenAt(const Lease& lease, int64_t position) {
@@ -58,22 +59,21 @@ RowView SeenAt(const Lease& lease, int64_t position) {
 }
 
 bool EndsNear(const Lease& lease, const KvLayout& layout, int64_t begin, size_t group) {
-  const int32_t page_size = layout.format.page_size;
+  const Paging paging = layout.format;
   const bool under_policy = begin >= PlainBlocksEnd(lease.policy, layout);
   const auto is_seen = [&](int64_t least_end, int64_t most_end) {
     const int64_t left = under_policy ? SeenAt(lease, least_end).left : 0;
-    const int64_t first_seen = std::max(FirstVisible(least_end, layout.groups[group].window), left);
-    return begin < most_end && begin + page_size > first_seen;
+    return begin < most_end &&
+           begin + paging.tokens() > FirstSeen(least_end, layout.groups[group].window, left);
   };
-  const auto border = [&](int64_t tokens) { return PageOf(tokens, 0, page_size) * page_size; };
   const int64_t asked = lease.asked_tokens;
   int64_t interval = 0;  // from one place on the way to the next: by the widest window
   for (const KvGroupSpec& of : layout.groups)
-    interval = std::max(interval, PagesFor(kWindowsPerKept * of.window, page_size) * page_size);
+    interval = std::max(interval, paging.RoundUp(kWindowsPerKept * of.window));
   // The first of them that is not in front of the page's end.
-  const int64_t next = interval == 0 ? 0 : (begin + page_size + interval - 1) / interval * interval;
+  const int64_t next = interval == 0 ? 0 : (begin + paging.tokens() + interval - 1) / interval * interval;
   return is_seen(lease.hit_tokens, lease.hit_tokens) || is_seen(lease.known_tokens, lease.known_tokens) ||
-         is_seen(next, next) || (asked > 0 && is_seen(border(asked - 1), border(asked)));
+         is_seen(next, next) || (asked > 0 && is_seen(paging.RoundDown(asked - 1), paging.RoundDown(asked)));
 }
 
 std::vector<PrefixGroup> PrefixGroupsOf(const KvLayout& layout, const ContextPolicy& policy) {
@@ -89,7 +89,7 @@ int64_t LeftAt(const KvLayout& layout, const ContextPolicy& policy, int64_t posi
 }
 
 int64_t SinkPages(const Lease& lease, const KvLayout& layout, size_t group) {
-  return PagesFor(SinksOf(lease.policy, layout.groups[group].window), layout.format.page_size);
+  return Paging(layout.format).PagesFor(SinksOf(lease.policy, layout.groups[group].window));
 }
 
 int64_t PagesUnderPolicy(const KvLayout& layout, const ContextPolicy& policy, int64_t ahead) {

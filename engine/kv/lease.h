@@ -16,8 +16,8 @@
 // Under a context policy the first n_keep positions of a group stay in sight: their pages move to the table's
 // sinks when it rolls on.
 //
-// Always, in prefill and in decode: a windowed table holds at most ceil((window - 1 + ahead) / page_size) + 1
-// pages, where `ahead` is the tokens written beyond the accepted length (chunk x steps in flight).
+// Always, in prefill and in decode: a windowed table holds at most PagesFor(window - 1 + ahead) + 1 pages
+//, where `ahead` is the tokens written beyond the accepted length (chunk x steps in flight).
 //
 // Filled and emptied by KvStore alone. Engine thread; the functions are pure.
 #pragma once
@@ -27,6 +27,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/kv/names/paging.h"
 #include "engine/kv/names/prefix_hit.h"
 #include "engine/kv/names/prefix_tree.h"
 #include "kernels/context_policy.h"
@@ -39,10 +40,15 @@ struct HeldText;
 
 struct PageTable {
   std::vector<PageId> pages;  // oldest first
-  int64_t kv_base = 0;        // absolute position of pages[0]'s first token; a multiple of the page size
+  int64_t kv_base = 0;        // absolute position of pages[0]'s first token; a page's border
   // The pages of positions 0 and on that stay in sight under a context policy, once kv_base has passed them
   // all: no page is in both lists.
   std::vector<PageId> sinks = {};
+
+  int64_t End(Paging paging) const { return kv_base + paging.BeginOf(std::ssize(pages)); }
+  PageId At(int64_t position, Paging paging) const {
+    return pages[static_cast<size_t>(paging.PageOf(position - kv_base))];
+  }
 };
 
 // What a row sees at a position, beside its layers' windows (AttentionSinks).
@@ -104,11 +110,8 @@ int64_t SinkPages(const Lease& lease, const KvLayout& layout, size_t group);
 
 // The first position that a row there sees in a group, but for sinks.
 inline int64_t FirstSeen(const Lease& lease, const KvLayout& layout, size_t group, int64_t position) {
-  const int64_t visible = FirstVisible(position, layout.groups[group].window);
-  return position < lease.plain_len ? visible : std::max(visible, SeenAt(lease, position).left);
-}
-inline int64_t EndOf(const PageTable& table, int32_t page_size) {
-  return table.kv_base + static_cast<int64_t>(table.pages.size()) * page_size;
+  const int64_t left = position < lease.plain_len ? 0 : SeenAt(lease, position).left;
+  return FirstSeen(position, layout.groups[group].window, left);
 }
 
 // Takes pages that no position >= accepted can see out of the tables: calls drop(page, group, begin) for
@@ -144,23 +147,25 @@ inline ContextPolicy MaskPolicyOf(const ContextPolicy& policy) {
 // two windows holds.
 int64_t PagesOfGroupUnderPolicy(const KvLayout& layout, size_t group, const ContextPolicy& policy,
                                 int64_t ahead);
+// Without sinks: what a row sees of `most` keys.
+int64_t PagesInSight(const KvLayout& layout, size_t group, int64_t most, int64_t ahead);
 // The keys that a window shows; without one, all.
 inline int64_t Reach(int32_t window) { return window == 0 ? INT64_MAX : window; }
 
 template <typename Drop>
 void RollWindows(Lease& lease, const KvLayout& layout, int64_t accepted, const Drop& drop) {
-  const int32_t page_size = layout.format.page_size;
+  const Paging paging = layout.format;
   for (size_t group = 0; group < lease.tables.size(); ++group) {
     PageTable& table = lease.tables[group];
     const int64_t first_seen = FirstSeen(lease, layout, group, accepted);
     const int64_t passed =
-        std::min(PageOf(first_seen, table.kv_base, page_size), static_cast<int64_t>(table.pages.size()));
+        std::min(paging.PageOf(first_seen - table.kv_base), static_cast<int64_t>(table.pages.size()));
     const int64_t sinks = table.kv_base == 0 ? SinkPages(lease, layout, group) : 0;
     if (passed <= sinks) continue;  // they stay, wherever they are listed
     table.sinks.insert(table.sinks.end(), table.pages.begin(), table.pages.begin() + sinks);
-    for (int64_t i = sinks; i < passed; ++i) drop(table.pages[i], group, table.kv_base + i * page_size);
+    for (int64_t i = sinks; i < passed; ++i) drop(table.pages[i], group, table.kv_base + paging.BeginOf(i));
     table.pages.erase(table.pages.begin(), table.pages.begin() + passed);
-    table.kv_base += passed * page_size;
+    table.kv_base += paging.BeginOf(passed);
   }
 }
 

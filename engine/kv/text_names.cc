@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/paged_kv.h"
-
 namespace tramontane {
 namespace {
 
@@ -16,7 +14,7 @@ constexpr int64_t kBlocksUnderPolicies = 4;
 // ---- marks --------------------------------------------------------------------------------------
 
 TextNames::Node TextNames::FindMark(Node above) const {
-  const auto block = static_cast<size_t>(page_size_);
+  const auto block = static_cast<size_t>(paging_.tokens());
   for (size_t begin = 0; begin < mark_.size() && above != PrefixTree::kNone; begin += block) {
     above = tree_.Find(above, std::span(mark_).subspan(begin, block));
   }
@@ -25,7 +23,7 @@ TextNames::Node TextNames::FindMark(Node above) const {
 
 // REQUIRES: `above` is pinned, and stays so.
 TextNames::Node TextNames::PinMark(Node above) {
-  const auto block = static_cast<size_t>(page_size_);
+  const auto block = static_cast<size_t>(paging_.tokens());
   Node node = above;
   tree_.Pin(node);
   for (size_t begin = 0; begin < mark_.size() && node != PrefixTree::kNone; begin += block) {
@@ -39,12 +37,12 @@ TextNames::Node TextNames::PinMark(Node above) {
 }
 
 TextNames::Node TextNames::FindSalt(std::string_view salt) {
-  SaltMark(salt, page_size_, &mark_);
+  SaltMark(salt, paging_, &mark_);
   return FindMark(PrefixTree::kRoot);
 }
 
 TextNames::Node TextNames::PinSalt(std::string_view salt) {
-  SaltMark(salt, page_size_, &mark_);
+  SaltMark(salt, paging_, &mark_);
   return PinMark(PrefixTree::kRoot);
 }
 
@@ -52,7 +50,7 @@ TextNames::Node TextNames::PinNewMark() {
   ++new_marks_;
   mark_ = {INT32_MIN + static_cast<int32_t>(ContextPolicyType::kNone),  // no salt's, and no policy's
            static_cast<int32_t>(new_marks_ & INT32_MAX), static_cast<int32_t>(new_marks_ >> 31)};
-  mark_.resize(static_cast<size_t>(PagesFor(std::ssize(mark_), page_size_) * page_size_));
+  mark_.resize(static_cast<size_t>(paging_.RoundUp(std::ssize(mark_))));
   return PinMark(PrefixTree::kRoot);
 }
 
@@ -65,7 +63,7 @@ TextNames::Node TextNames::TakeIn(Node above, const PrefixHash& hash, std::span<
 }
 
 TextNames::Node TextNames::TakeInBelowMark(Node mark, int64_t block) {
-  block_.assign(static_cast<size_t>(page_size_), 0);
+  block_.assign(static_cast<size_t>(paging_.tokens()), 0);
   block_[0] = static_cast<int32_t>(block);
   return TakeIn(mark, tree_.HashBelow(mark, block_), block_);
 }
@@ -75,14 +73,14 @@ void TextNames::FindPath(Node salt, const Lease& lease, const PrefixQuery& query
   const int64_t plain_end = PlainBlocksEnd(lease.policy, layout_);
   path->clear();
   Node node = salt;
-  for (int64_t begin = 0; begin + page_size_ <= most; begin += page_size_) {
+  for (int64_t index = 0; index < paging_.PageOf(most); ++index) {
+    const int64_t begin = paging_.BeginOf(index);
     if (begin == plain_end) {
-      PolicyMark(lease.policy, page_size_, &mark_);
+      PolicyMark(lease.policy, paging_, &mark_);
       node = FindMark(node);
     }
     if (node == PrefixTree::kNone) break;
-    const std::span<const int32_t> ids = query.tokens.Piece(begin, page_size_, &block_);
-    const int64_t index = std::ssize(*path);
+    const std::span<const int32_t> ids = query.tokens.Piece(begin, paging_.tokens(), &block_);
     const bool is_hashed = query.path != nullptr && index < query.path->blocks();
     if (!is_hashed) ++hashed_blocks_;
     node = tree_.Find(node, is_hashed ? query.path->at(index) : tree_.HashBelow(node, ids), ids);
@@ -100,7 +98,7 @@ bool TextNames::TakeInNext(Lease& lease, std::span<const int32_t> ids, const Pre
     if (!make_room_(Room::kUnderPolicy)) return false;
   }
   const bool marks = lease.sealed == plain_end;
-  if (marks) PolicyMark(lease.policy, page_size_, &mark_);
+  if (marks) PolicyMark(lease.policy, paging_, &mark_);
   const Node above = marks ? PinMark(lease.tip) : lease.tip;
   if (hash == nullptr) ++hashed_blocks_;
   Node node = above;
@@ -109,7 +107,7 @@ bool TextNames::TakeInNext(Lease& lease, std::span<const int32_t> ids, const Pre
   if (node != PrefixTree::kNone) {
     tree_.Pin(node);
     tree_.Unpin(std::exchange(lease.tip, node));
-    lease.sealed += page_size_;
+    lease.sealed += paging_.tokens();
     if (under_policy) ++blocks_under_policies_;
   }
   if (marks && above != PrefixTree::kNone) tree_.Unpin(above);
@@ -125,12 +123,12 @@ void TextNames::Follow(Lease& lease, Node tip, int64_t sealed) {
 
 void TextNames::Follow(Lease& lease, const Lease& from, int64_t end) {
   const int64_t plain_end = PlainBlocksEnd(from.policy, layout_);
-  PolicyMark(from.policy, page_size_, &mark_);
-  const auto mark_blocks = PagesFor(std::ssize(mark_), page_size_);
+  PolicyMark(from.policy, paging_, &mark_);
+  const auto mark_blocks = paging_.PagesFor(std::ssize(mark_));
   Node tip = from.tip;
   int64_t sealed = from.sealed;
   while (sealed > end) {
-    sealed -= page_size_;
+    sealed -= paging_.tokens();
     const int64_t nodes = 1 + (sealed == plain_end ? mark_blocks : 0);
     for (int64_t node = 0; node < nodes; ++node) tip = tree_.above(tip);
   }
@@ -147,7 +145,7 @@ void TextNames::LetGo(Lease& lease) {
 }
 
 int64_t TextNames::BlocksUnderPolicy(const Lease& lease) const {
-  return PagesFor(std::max<int64_t>(0, lease.sealed - PlainBlocksEnd(lease.policy, layout_)), page_size_);
+  return paging_.PagesFor(std::max<int64_t>(0, lease.sealed - PlainBlocksEnd(lease.policy, layout_)));
 }
 
 }  // namespace tramontane

@@ -16,6 +16,7 @@
 
 #include "engine/kv/kv_owner.h"
 #include "engine/kv/lease.h"
+#include "engine/kv/names/paging.h"
 #include "engine/kv/names/prefix_tree.h"
 #include "engine/kv/names/text_identity.h"
 #include "engine/kv/names/text_path.h"
@@ -49,8 +50,8 @@ class TextNames {
   TextNames(const KvLayout& layout, int64_t capacity, size_t columns, PrefixHashFunction hash,
             MakeRoom make_room)
       : layout_(layout),
-        page_size_(layout.format.page_size),
-        tree_(capacity, page_size_, columns, hash),
+        paging_(layout.format),
+        tree_(capacity, paging_.tokens(), columns, hash),
         make_room_(std::move(make_room)) {}
 
   PrefixTree& tree() { return tree_; }
@@ -92,7 +93,7 @@ class TextNames {
   Node PinMark(Node above);
 
   const KvLayout& layout_;
-  const int32_t page_size_;
+  const Paging paging_;
   PrefixTree tree_;
   const MakeRoom make_room_;
   // Of live leases, behind what is named without their policies; one that is shared counts for each.

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/kv/names/paging.h"
 #include "kernels/core/check.h"
 #include "kernels/packed_block.h"
-#include "kernels/paged_kv.h"
 
 namespace tramontane {
 namespace {
@@ -80,10 +80,9 @@ int64_t MaxBytes(const KvLayout& layout, const EngineLimits& limits, int64_t max
 
 // The tables of the longest text, and what a step of all rows writes beside it.
 int64_t MaxTableChanges(const KvLayout& layout, const EngineLimits& limits, int64_t context) {
-  const int32_t page_size = layout.format.page_size;
-  return std::ssize(layout.groups) *
-         (2 * PagesFor(context, page_size) + PagesFor(limits.max_tokens(), page_size) +
-          2 * int64_t{limits.max_sequences});
+  const Paging paging = layout.format;
+  return std::ssize(layout.groups) * (2 * paging.PagesFor(context) + paging.PagesFor(limits.max_tokens()) +
+                                      2 * int64_t{limits.max_sequences});
 }
 
 bool StartsInFlight(const StepRow& row) {
@@ -135,13 +134,12 @@ void PackTokens(const StepPlan& plan, const Room& room, const Parts& parts, Forw
 }
 
 // One layer group's page tables.
-PageTableView PackGroup(const StepPlan& plan, size_t g, int32_t page_size, const SlotTables& tables,
+PageTableView PackGroup(const StepPlan& plan, size_t g, Paging paging, const SlotTables& tables,
                         const Room& room, const GroupParts& group) {
   if (room.padded) std::fill_n(group.slots.host, room.tokens, -1);
   ForEachToken(plan, [&](const StepRow& row, int64_t position, int64_t token) {
-    const PageTable& table = row.sequence->lease().tables[g];
-    const PageId page = table.pages[static_cast<size_t>(PageOf(position, table.kv_base, page_size))];
-    group.slots.host[token] = SlotOf(page, position, page_size);
+    const PageId page = row.sequence->lease().tables[g].At(position, paging);
+    group.slots.host[token] = paging.BeginOf(page) + paging.OffsetOf(position);
   });
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const Sequence& sequence = *plan.rows[r].sequence;
@@ -160,10 +158,10 @@ PageTableView PackGroup(const StepPlan& plan, size_t g, int32_t page_size, const
 }
 
 // PageTableView::listed_pages: plain rows stand in front.
-int64_t ListedPages(const StepPlan& plan, size_t group, int32_t page_size) {
+int64_t ListedPages(const StepPlan& plan, size_t group, Paging paging) {
   int64_t pages = 0;
   for (auto row = plan.rows.begin(); row != plan.rows.end() && IsPlain(*row); ++row) {
-    pages += PagesFor(EndOf(*row) - row->sequence->lease().tables[group].kv_base, page_size);
+    pages += paging.PagesFor(EndOf(*row) - row->sequence->lease().tables[group].kv_base);
   }
   return pages;
 }
@@ -268,10 +266,10 @@ PackedBatch BatchBuilder::Build(const StepPlan& plan, std::span<const int32_t> r
   PackTokens(plan, room, parts, packed.forward);
   packed.advance = PackAdvance(plan, records_in_flight, parts);
   for (size_t g = 0; g < groups_.size(); ++g) {
-    groups_[g] = PackGroup(plan, g, layout_.format.page_size, tables_, room, parts.groups[g]);
+    groups_[g] = PackGroup(plan, g, layout_.format, tables_, room, parts.groups[g]);
     groups_[g].page_indices = page_indices;
     // What a recorded step lists is known when it is replayed.
-    if (!room.padded) groups_[g].listed_pages = ListedPages(plan, g, layout_.format.page_size);
+    if (!room.padded) groups_[g].listed_pages = ListedPages(plan, g, layout_.format);
   }
   packed.forward.groups = groups_.data();
   if (room.sinks) {

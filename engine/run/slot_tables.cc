@@ -3,28 +3,18 @@
 #include <algorithm>
 #include <bit>
 
+#include "engine/kv/names/paging.h"
 #include "kernels/core/check.h"
-#include "kernels/paged_kv.h"
 
 namespace tramontane {
-namespace {
-
-// Pages that rows of one sequence see in a step, of positions that may be written ahead of its window.
-int64_t MostVisible(const KvLayout& layout, size_t group, int64_t context, int64_t ahead) {
-  const int32_t window = layout.groups[group].window;
-  const int64_t seen = window == 0 ? context : std::min<int64_t>(window, context);
-  return PagesFor(seen - 1 + ahead, layout.format.page_size) + 1;
-}
-
-}  // namespace
 
 SlotTables::SlotTables(const KvLayout& layout, const EngineLimits& limits, int64_t context)
     : layout_(layout),
-      sink_pages_(PagesFor(context, layout.format.page_size)),
+      sink_pages_(Paging(layout.format).PagesFor(context)),
       leases_(static_cast<size_t>(limits.max_sequences)),
       listed_(leases_.size() * layout.groups.size()) {
   for (size_t group = 0; group < layout.groups.size(); ++group) {
-    const auto most = static_cast<uint64_t>(MostVisible(layout, group, context, limits.max_tokens()));
+    const auto most = static_cast<uint64_t>(PagesInSight(layout, group, context, limits.max_tokens()));
     groups_.push_back({.begin = entries_, .width = static_cast<int64_t>(std::bit_ceil(most))});
     entries_ += limits.max_sequences * (sink_pages_ + groups_.back().width);
   }
@@ -44,22 +34,22 @@ void SlotTables::Update(const StepRow& row, std::vector<int32_t>* pairs) {
 // the copy of one that was shared.
 void SlotTables::UpdateGroup(const StepRow& row, size_t group, bool is_other_lease,
                              std::vector<int32_t>* pairs) {
-  const int32_t slot = row.sequence->slot(), page_size = layout_.format.page_size;
+  const int32_t slot = row.sequence->slot();
+  const Paging paging = layout_.format;
   const Lease& lease = row.sequence->lease();
   const PageTable& table = lease.tables[group];
   Listed& listed = listed_[static_cast<size_t>(slot) * groups_.size() + group];
   if (is_other_lease) listed = {};
 
-  const int64_t written = PageOf(row.start, 0, page_size);
-  const int64_t end = PagesFor(row.start + row.count, page_size);
-  const int64_t seen_from = std::max(
-      {table.kv_base, FirstVisible(row.start, layout_.groups[group].window), SeenAt(lease, row.start).left});
-  const int64_t first_seen = PageOf(seen_from, 0, page_size);
+  const int64_t written = paging.PageOf(row.start);
+  const int64_t end = paging.PagesFor(EndOf(row));
+  const int64_t first_seen =
+      paging.PageOf(std::max(table.kv_base, FirstSeen(lease, layout_, group, row.start)));
   TM_CHECK(end - first_seen <= groups_[group].width, "request %s: a row sees %lld pages, of at most %lld",
            row.sequence->request->id.c_str(), static_cast<long long>(end - first_seen),
            static_cast<long long>(groups_[group].width));
   const int64_t sinks = std::min(SinkPages(lease, layout_, group), end);
-  const int64_t base = PageOf(table.kv_base, 0, page_size);
+  const int64_t base = paging.PageOf(table.kv_base);
   const auto page_at = [&](int64_t number) {
     return number < base ? table.sinks[static_cast<size_t>(number)]
                          : table.pages[static_cast<size_t>(number - base)];

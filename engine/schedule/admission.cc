@@ -75,8 +75,7 @@ void Admission::Remove(Sequence* sequence) {
 void Admission::Expect(Sequence* sequence, KvStore::Beyond beyond) {
   const int64_t kept = sequence->kept_len();
   if (sequence->is_branch() && kept > 0) {
-    sequence->lease_.expected = {.tokens = kept,
-                                 .ends_within_page = OffsetInPage(kept, store_.page_size()) != 0};
+    sequence->lease_.expected = {.tokens = kept, .ends_within_page = store_.paging().OffsetOf(kept) != 0};
   } else {
     store_.Expect(sequence->lease_, QueryFor(*sequence), beyond, kept);
   }

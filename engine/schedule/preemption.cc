@@ -90,8 +90,7 @@ void Preemption::KeepPrefix(Sequence* sequence) {
 void Preemption::KeepPrefixOnceFull(Sequence* sequence) {
   const int64_t prefix = has_window_ ? sequence->prefix_to_keep() : 0;
   if (prefix == 0 || sequence->has_kept()) return;
-  const int64_t pages = PagesFor(prefix, store_.page_size());
-  if (sequence->accepted_len_ >= pages * store_.page_size()) KeepPrefix(sequence);
+  if (sequence->accepted_len_ >= store_.paging().RoundUp(prefix)) KeepPrefix(sequence);
 }
 
 // All pages of a prompt that has ended.

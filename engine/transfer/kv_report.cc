@@ -40,7 +40,7 @@ KvReport::OfSequence ReportSequence(const Sequence& sequence) {
 
 KvReport ReportKv(const KvStore& store, std::span<const Sequence* const> sequences) {
   KvReport report;
-  report.page_size = store.page_size();
+  report.page_size = store.paging().tokens();
   report.page_bytes = store.layout().page_bytes();
   report.total_pages = store.total_pages();
   report.free_pages = store.free_pages();

@@ -7,7 +7,6 @@
 
 #include "engine/kv/names/prefix_hit.h"
 #include "engine/request/step_bounds.h"
-#include "kernels/paged_kv.h"
 
 namespace tramontane {
 namespace {
@@ -55,8 +54,8 @@ void KvPages::Resize(size_t groups_of_layers, int64_t blocks) {
 
 SeenOfGroup SeenBehind(int64_t tokens, const KvLayout& layout, const ContextPolicy& policy, size_t group) {
   const PrefixGroup of = PrefixGroupsOf(layout, policy)[group];
-  const SeenOfGroup seen = {
-      .begin = std::max(FirstVisible(tokens, of.window), LeftAt(layout, policy, tokens)), .sinks = of.n_keep};
+  const SeenOfGroup seen = {.begin = FirstSeen(tokens, of.window, LeftAt(layout, policy, tokens)),
+                            .sinks = of.n_keep};
   return seen.begin <= seen.sinks ? SeenOfGroup() : seen;
 }
 
@@ -73,16 +72,16 @@ CachedText CachedTextOf(std::vector<int32_t> ids, std::string salt, const Contex
 
 int64_t HitOf(const KvPages& pages, const KvLayout& layout, const ContextPolicy& policy) {
   if (pages.groups.empty()) return 0;
-  const int64_t tokens = std::ssize(pages.groups[0]) * layout.format.page_size;
+  const Paging paging = layout.format;
   return LongestPrefixHit(
-      tokens + 1, layout.format.page_size, PrefixGroupsOf(layout, policy),
+      paging.BeginOf(std::ssize(pages.groups[0])) + 1, paging, PrefixGroupsOf(layout, policy),
       [&](size_t group, int64_t block) { return pages.groups[group][static_cast<size_t>(block)] != nullptr; },
       [&](int64_t position) { return LeftAt(layout, policy, position); });
 }
 
 void KeepWholePages(KvPages* pages, const KvLayout& layout, const ContextPolicy& policy) {
   pages->tokens = HitOf(*pages, layout, policy);
-  const auto blocks = static_cast<size_t>(PageOf(pages->tokens, 0, layout.format.page_size));
+  const auto blocks = static_cast<size_t>(Paging(layout.format).PageOf(pages->tokens));
   for (auto& group : pages->groups) group.resize(blocks);
   for (auto& group : pages->parts) {
     group.clear();
@@ -96,8 +95,7 @@ bool KvTransfers::Push(std::shared_ptr<KvTransfer> transfer, const KvLayout& lay
     return false;
   }
   const CachedText& text = transfer->text_;
-  transfer->path_ =
-      TextPath(text.identity, PlainBlocksEnd(text.identity.policy, layout), layout.format.page_size);
+  transfer->path_ = TextPath(text.identity, PlainBlocksEnd(text.identity.policy, layout), layout.format);
   transfer->path_.Extend(text.tokens, std::ssize(text.tokens));
   pushed_.Push(std::move(transfer));
   return true;
@@ -158,23 +156,22 @@ void KvTransfers::BeginReading(KvTransfer& transfer, KvStore& store) {
     return store.KnownPageOf(transfer.known_[static_cast<size_t>(block)], group).is_known();
   };
   const auto left = [&](int64_t position) { return LeftAt(layout, policy, position); };
-  const int32_t page_size = store.page_size();
-  const int64_t known_tokens = std::ssize(transfer.known_) * page_size;
-  const int64_t hit = LongestPrefixHit(known_tokens + 1, page_size, groups, is_known, left);
+  const Paging paging = store.paging();
+  const int64_t known_tokens = paging.BeginOf(std::ssize(transfer.known_));
+  const int64_t hit = LongestPrefixHit(known_tokens + 1, paging, groups, is_known, left);
   const KvStore::IdleText idle = store.FindIdleText(lease, query);
   transfer.of_idle_ = idle.tokens > hit;
   transfer.idle_lease_ = idle.lease;
   transfer.pages_.tokens = std::max(idle.tokens, hit);
-  const int64_t blocks = PagesFor(transfer.pages_.tokens, page_size);
+  const int64_t blocks = paging.PagesFor(transfer.pages_.tokens);
   transfer.pages_.Resize(groups.size(), blocks);
   std::vector<SeenOfGroup> seen;
   for (size_t group = 0; group < groups.size(); ++group)
     seen.push_back(SeenBehind(transfer.pages_.tokens, layout, policy, group));
   for (int64_t block = 0; block < blocks; ++block) {
     for (size_t group = 0; group < groups.size(); ++group) {
-      const bool is_seen =
-          block * page_size < seen[group].sinks || (block + 1) * page_size > seen[group].begin;
-      if (is_seen) transfer.wanted_.push_back({.group = group, .block = static_cast<size_t>(block)});
+      if (seen[group].Sees(block, paging))
+        transfer.wanted_.push_back({.group = group, .block = static_cast<size_t>(block)});
     }
   }
 }
@@ -249,25 +246,23 @@ bool KvTransfers::PlantBlock(KvTransfer& transfer, KvStore& store, size_t block,
                              std::vector<KvStore::TakenPage>* taken) {
   const KvPages& pages = transfer.pages_;
   const CachedText& text = transfer.text_;
-  const auto block_tokens = static_cast<size_t>(store.page_size());
+  const Paging paging = store.paging();
+  const auto index = static_cast<int64_t>(block);
   std::vector<bool> wanted(pages.groups.size());
   for (size_t group = 0; group < wanted.size(); ++group)
     wanted[group] = pages.groups[group][block] != nullptr;
-  const bool is_full = (block + 1) * block_tokens <= static_cast<size_t>(pages.tokens);
+  const bool is_full = paging.BeginOf(index + 1) <= pages.tokens;
   bool is_named = false;
   if (is_full && transfer.above_.seals) {
-    const auto ids = std::span(text.tokens).subspan(block * block_tokens, block_tokens);
+    const auto ids = TokenView(text.tokens).Piece(paging.BeginOf(index), paging.tokens(), nullptr);
     is_named = transfer.above_.seals =
-        store.Plant(transfer.above_, ids, transfer.path_.at(static_cast<int64_t>(block)), wanted, taken);
+        store.Plant(transfer.above_, ids, transfer.path_.at(index), wanted, taken);
   }
   for (size_t group = 0; group < wanted.size() && transfer.of_idle_; ++group) {
     const SeenOfGroup seen = SeenBehind(pages.tokens, store.layout(), text.identity.policy, group);
-    if (block * block_tokens >= static_cast<size_t>(seen.sinks) &&
-        (block + 1) * block_tokens <= static_cast<size_t>(seen.begin))
-      continue;
+    if (!seen.Sees(index, paging)) continue;
     const auto known = is_named && wanted[group] ? KvStore::Known::kByTokens : KvStore::Known::kByLease;
-    transfer.of_idle_ =
-        store.PlantIdle(*text.owner, transfer.above_, static_cast<int64_t>(block), group, known, taken);
+    transfer.of_idle_ = store.PlantIdle(*text.owner, transfer.above_, index, group, known, taken);
   }
   return transfer.above_.seals || transfer.of_idle_;
 }
@@ -295,7 +290,8 @@ StatusOr<bool> KvTransfers::Write(KvTransfer& transfer, KvStore& store, ModelRun
   }
   if (!images.empty()) TM_RETURN_IF_ERROR(runner.WritePages(images));
   if (transfer.next_block_ < blocks) return false;
-  if (!is_all_put && std::ssize(transfer.text_.tokens) > kPagesCopied.most * store.page_size()) return false;
+  if (!is_all_put && std::ssize(transfer.text_.tokens) > store.paging().BeginOf(kPagesCopied.most))
+    return false;
   EndWriting(transfer, store);
   return true;
 }

@@ -28,7 +28,7 @@
 
 namespace tramontane {
 
-// Pages of one text on the host, by group and block of page_size tokens.
+// Pages of one text on the host, by group and block.
 struct KvPages {
   using Image = std::unique_ptr<std::byte[]>;  // [page_bytes], as the pool holds it; null: not there
 
@@ -51,6 +51,10 @@ struct KvPages {
 struct SeenOfGroup {
   int64_t begin = 0;
   int64_t sinks = 0;
+
+  bool Sees(int64_t block, Paging paging) const {
+    return paging.BeginOf(block) < sinks || paging.BeginOf(block + 1) > begin;
+  }
 };
 SeenOfGroup SeenBehind(int64_t tokens, const KvLayout& layout, const ContextPolicy& policy, size_t group);
 

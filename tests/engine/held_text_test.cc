@@ -40,7 +40,7 @@ Lease Compute(KvStore& store, const std::vector<int32_t>& tokens, const ContextP
 void TakeAll(KvStore& store) {
   Lease lease = store.NewLease();
   std::vector<PageCopy> copies;
-  store.Extend(lease, 0, store.available() * store.page_size(), &copies);
+  store.Extend(lease, 0, store.paging().BeginOf(store.available()), &copies);
   store.Release(lease);
   if (store.has_moves()) store.MovesDone(store.TakeMoves().batch);
 }

@@ -525,7 +525,7 @@ TEST(PrefixCacheTest, OfTwoTextsWhosePathsAreOneThePagesOfTheFirstAreNeverTheSec
   for (const int32_t first : {100, 200}) {
     const Tokens text = Text(first, 18);
     const TextIdentity identity;
-    TextPath path(identity, INT64_MAX, kPage, OneHash);
+    TextPath path(identity, INT64_MAX, Paging(kPage), OneHash);
     path.Extend(text, 16);
     Lease lease = store.NewLease();
     EXPECT_EQ(store.Acquire(lease, {.tokens = text, .identity = &identity, .path = &path}), 0);
@@ -624,7 +624,7 @@ TEST_P(AgainstAModel, FindsWhatWasSealedAndOnlyThat) {
         const int64_t available = store.available();
         const auto asked = static_cast<int64_t>(owner.tokens.size());
         const int64_t expected = LongestPrefixHit(
-            std::min(asked - 1, most) + 1, page, PrefixGroupsOf(layout, policy),
+            std::min(asked - 1, most) + 1, layout.format, PrefixGroupsOf(layout, policy),
             [&](size_t group, int64_t index) {
               return shadow.pages.count(Shadow::NameOf(group, owner.salt, owner.lease, owner.tokens,
                                                        (index + 1) * page)) > 0;

@@ -20,7 +20,8 @@ using Pages = std::vector<std::set<int64_t>>;  // [groups] those that are known
 int64_t Hit(int64_t prompt, int32_t page_size, const std::vector<PrefixGroup>& groups, const Pages& known,
             const ContextPolicy& policy = {}) {
   return LongestPrefixHit(
-      prompt, page_size, groups, [&](size_t group, int64_t page) { return known[group].count(page) > 0; },
+      prompt, Paging(page_size), groups,
+      [&](size_t group, int64_t page) { return known[group].count(page) > 0; },
       [&](int64_t position) { return ViewAt(policy, position).left; });
 }
 

@@ -18,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/kv/names/paging.h"
 #include "kernels/paged_kv.h"
 
 namespace tramontane {
@@ -28,17 +29,21 @@ struct PrefixGroup {
   int64_t n_keep = 0;  // first positions that stay in sight, whatever the window
 };
 
+// The first position that a query sees which sees nothing in front of `left`, but for kept first positions.
+constexpr int64_t FirstSeen(int64_t position, int32_t window, int64_t left) {
+  return std::max(FirstVisible(position, window), left);
+}
+
 // Of rows whose windows decide alone.
 struct SeesWhatWindowsShow {
   int64_t operator()(int64_t /*position*/) const { return 0; }
 };
 
-// Tokens of the longest hit: a multiple of page_size below prompt_tokens, 0 where there is none.
-// `known(group, page)`: whether the page of positions [page * page_size, (page + 1) * page_size) is known in
-// that group; asked in order of pages. `left(position)`: the row there sees nothing in front of it but the
-// first n_keep positions; never less for a later row.
+// Tokens of the longest hit: whole pages, below prompt_tokens, 0 where there is none.
+// `known(group, page)`: whether the page is known in that group; asked in order of pages. `left(position)`:
+// the row there sees nothing in front of it but the first n_keep positions; never less for a later row.
 template <typename Known, typename Left = SeesWhatWindowsShow>
-int64_t LongestPrefixHit(int64_t prompt_tokens, int32_t page_size, std::span<const PrefixGroup> groups,
+int64_t LongestPrefixHit(int64_t prompt_tokens, Paging paging, std::span<const PrefixGroup> groups,
                          const Known& known, const Left& left = {}) {
   struct Run {
     int64_t begin = 0;  // the pages from here up to the last one asked for are known
@@ -46,18 +51,17 @@ int64_t LongestPrefixHit(int64_t prompt_tokens, int32_t page_size, std::span<con
   };
   std::vector<Run> runs(groups.size());
   int64_t hit = 0;
-  const int64_t pages = PageOf(std::max<int64_t>(prompt_tokens - 1, 0), 0, page_size);
+  const int64_t pages = paging.PageOf(std::max<int64_t>(prompt_tokens - 1, 0));
   for (int64_t page = 0; page < pages; ++page) {
-    const int64_t end = (page + 1) * page_size;
+    const int64_t end = paging.BeginOf(page + 1);
     const int64_t left_at_end = left(end);
     bool suffices = true;
     for (size_t g = 0; g < groups.size(); ++g) {
       const bool is_known = known(g, page);
       if (!is_known) runs[g].begin = page + 1;
       if (is_known && runs[g].kept == page) ++runs[g].kept;
-      const int64_t first_seen =
-          PageOf(std::max(FirstVisible(end, groups[g].window), left_at_end), 0, page_size);
-      const int64_t sinks = PagesFor(std::min(groups[g].n_keep, end), page_size);
+      const int64_t first_seen = paging.PageOf(FirstSeen(end, groups[g].window, left_at_end));
+      const int64_t sinks = paging.PagesFor(std::min(groups[g].n_keep, end));
       suffices = suffices && runs[g].begin <= first_seen && runs[g].kept >= sinks;
     }
     if (suffices) hit = end;

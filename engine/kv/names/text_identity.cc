@@ -2,19 +2,17 @@
 
 #include <cstring>
 
-#include "kernels/paged_kv.h"
-
 namespace tramontane {
 namespace {
 
-void FillBlock(int32_t page_size, std::vector<int32_t>* mark) {
-  mark->resize(static_cast<size_t>(PagesFor(std::ssize(*mark), page_size) * page_size));
+void FillBlock(Paging paging, std::vector<int32_t>* mark) {
+  mark->resize(static_cast<size_t>(paging.RoundUp(std::ssize(*mark))));
 }
 
 }  // namespace
 
 // The first id says how long the salt is.
-void SaltMark(std::string_view salt, int32_t page_size, std::vector<int32_t>* mark) {
+void SaltMark(std::string_view salt, Paging paging, std::vector<int32_t>* mark) {
   mark->clear();
   if (salt.empty()) return;
   mark->push_back(-static_cast<int32_t>(salt.size()));
@@ -22,16 +20,16 @@ void SaltMark(std::string_view salt, int32_t page_size, std::vector<int32_t>* ma
     const std::string_view bytes = salt.substr(begin, sizeof(int32_t));
     std::memcpy(&mark->emplace_back(0), bytes.data(), bytes.size());
   }
-  FillBlock(page_size, mark);
+  FillBlock(paging, mark);
 }
 
 // No salt is as long as the first id would say.
-void PolicyMark(const ContextPolicy& policy, int32_t page_size, std::vector<int32_t>* mark) {
+void PolicyMark(const ContextPolicy& policy, Paging paging, std::vector<int32_t>* mark) {
   mark->clear();
   if (policy.type == ContextPolicyType::kNone) return;
   *mark = {INT32_MIN + static_cast<int32_t>(policy.type), static_cast<int32_t>(policy.n_ctx),
            static_cast<int32_t>(policy.n_keep), static_cast<int32_t>(policy.n_discard)};
-  FillBlock(page_size, mark);
+  FillBlock(paging, mark);
 }
 
 }  // namespace tramontane

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/kv/names/paging.h"
 #include "kernels/context_policy.h"
 
 namespace tramontane {
@@ -23,7 +24,7 @@ struct TextIdentity {
   bool operator==(const TextIdentity&) const = default;
 };
 
-void SaltMark(std::string_view salt, int32_t page_size, std::vector<int32_t>* mark);
-void PolicyMark(const ContextPolicy& policy, int32_t page_size, std::vector<int32_t>* mark);
+void SaltMark(std::string_view salt, Paging paging, std::vector<int32_t>* mark);
+void PolicyMark(const ContextPolicy& policy, Paging paging, std::vector<int32_t>* mark);
 
 }  // namespace tramontane

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/kv/names/paging.h"
 #include "engine/kv/names/prefix_tree.h"
 #include "engine/kv/names/text_identity.h"
 #include "engine/kv/names/token_view.h"
@@ -25,7 +26,7 @@ class TextPath {
   // Of a text whose blocks nobody looks up.
   TextPath() = default;
   // `plain_end`: where the first block begins that is named by the policy; INT64_MAX: none is.
-  TextPath(const TextIdentity& identity, int64_t plain_end, int32_t page_size,
+  TextPath(const TextIdentity& identity, int64_t plain_end, Paging paging,
            PrefixHashFunction hash = ChainedHash);
   // A text that begins with that of `prompt`, which outlives it and stays as it is.
   static TextPath Behind(const TextPath& prompt);
@@ -48,8 +49,8 @@ class TextPath {
   PrefixHash last_;   // of what the next block is behind
   ContextPolicy policy_;
   int64_t plain_end_ = INT64_MAX;
-  int32_t page_size_ = 0;  // 0: no block is hashed
-  PrefixHashFunction hash_ = nullptr;
+  Paging paging_{1};
+  PrefixHashFunction hash_ = nullptr;  // null: no block is hashed
 };
 
 }  // namespace tramontane
