@@ -449,16 +449,34 @@ Findings FewFilesTurnPositionsIntoPages(const Tree& tree) {
   Findings findings;
   for (const File& file : tree) {
     if (LayerOf(file.path) == nullptr || !IsCode(file.path) || allowed.count(file.path) != 0) continue;
-    if (file.text.find("page_") == std::string::npos && file.text.find("Quotient") == std::string::npos)
-      continue;
+    const auto has = [&](std::string_view word) { return file.text.find(word) != std::string::npos; };
+    if (!has("page_") && !has("Quotient") && !has("paging")) continue;
     const std::regex by_page_size(
-        R"rx([/%]=?\s*(static_cast<[\w:]+>\()?([\w.>()-]*page_size|\b(page_tokens)rx" +
+        R"rx([/%]=?\s*(static_cast<[\w:]+>\()?([\w.>()-]*page_size|[\w.>()-]*paging(_|\(\))?\.tokens|\b(page_tokens)rx" +
         OtherNamesOfAPageSize(file) + R"rx()\b)|)rx" + by_logarithm + "|" + by_mask + "|" + by_divisor);
     ForEachLine(file, [&](int64_t number, const std::string& line) {
       const std::string code = line.substr(0, line.find("//"));
       if (std::regex_search(code, by_page_size)) {
         findings.push_back({file.path, number, "position arithmetic by page size: " + line});
       }
+    });
+  }
+  return findings;
+}
+
+Findings FewFilesOfTheEngineKnowThePageSize(const Tree& tree) {
+  static const std::set<std::string_view> allowed = {
+      "engine/kv/names/paging.h",                                     // the value that the others pass on
+      "engine/request/limits.h",     "engine/request/limits.cc",      // what may be asked for
+      "engine/engine_host.cc",                                        // what the model's pages have
+      "engine/transfer/kv_report.h", "engine/transfer/kv_report.cc",  // what is told of it
+  };
+  Findings findings;
+  for (const File& file : tree) {
+    if (!IsUnder(file.path, "engine") || allowed.count(file.path) != 0) continue;
+    ForEachLine(file, [&](int64_t number, const std::string& line) {
+      if (line.find("page_size") == std::string::npos && line.find("PageSize") == std::string::npos) return;
+      findings.push_back({file.path, number, "a page's size in place of a Paging: " + line});
     });
   }
   return findings;

@@ -67,6 +67,8 @@ Findings KernelsSayHowManyThreadsTheyHave(const Tree& tree);
 // Dividing by the page size, or taking the rest, by whatever name and be it by a shift, a mask or a
 // multiplication, is how a position becomes a place; five files may do it.
 Findings FewFilesTurnPositionsIntoPages(const Tree& tree);
+// The engine says what lies where in pages by a Paging (engine/kv/names/paging.h); six files name the number.
+Findings FewFilesOfTheEngineKnowThePageSize(const Tree& tree);
 
 // The first position that a window shows is FirstVisible's (kernels/paged_kv.h), on host and device: what
 // rolls pages, builds masks and bounds attention's loops must agree to the position. Nobody else takes a

@@ -71,6 +71,9 @@ TEST_F(HouseRules, KernelsSayHowManyThreadsTheyHave) {
 TEST_F(HouseRules, FewFilesTurnPositionsIntoPages) {
   EXPECT_THAT(FewFilesTurnPositionsIntoPages(tree_), IsEmpty());
 }
+TEST_F(HouseRules, FewFilesOfTheEngineKnowThePageSize) {
+  EXPECT_THAT(FewFilesOfTheEngineKnowThePageSize(tree_), IsEmpty());
+}
 TEST_F(HouseRules, OneFileKnowsWhereAWindowBegins) {
   EXPECT_THAT(OneFileKnowsWhereAWindowBegins(tree_), IsEmpty());
 }
@@ -260,6 +263,7 @@ TEST(PlantedViolation, PageArithmeticInAnotherFileIsFound) {
       {"engine/kv_store.cc", "return end / store.page_size() * store.page_size();\n"},
       {"engine/alias.cc", "const auto block = static_cast<size_t>(page_size());\nx = end / block;\n"},
       {"engine/other.cc", "const int32_t block = layout.format.page_size;\nx = end + block;\ny = end / 2;\n"},
+      {"engine/paged.cc", "page = position / store.paging().tokens();\n"},
       {"kernels/cpu/attention.cc", "offset = position % kv.page_size;\n"},
       {"kernels/cpu/mask.cc", "offset = position & (kv.page_size - 1);\n"},
       {"kernels/cuda/shift.cu", "page = position >> p.page_log2;\n"},
@@ -269,9 +273,18 @@ TEST(PlantedViolation, PageArithmeticInAnotherFileIsFound) {
       {"tests/engine/kv_test.cc", "EXPECT_EQ(pages, tokens / page_size);\n"},
   };
   EXPECT_THAT(FewFilesTurnPositionsIntoPages(tree),
-              FoundIn("engine/scheduler.cc", "engine/kv_store.cc", "engine/alias.cc",
+              FoundIn("engine/scheduler.cc", "engine/kv_store.cc", "engine/alias.cc", "engine/paged.cc",
                       "kernels/cpu/attention.cc", "kernels/cpu/mask.cc", "kernels/cuda/shift.cu",
                       "kernels/cuda/logarithm.cu", "kernels/cuda/divisor.cu"));
+}
+
+TEST(PlantedViolation, APageSizeThatGoesRoundTheEngineIsFound) {
+  const Tree tree = {{"engine/kv/names/paging.h", "Paging(int32_t page_size);\n"},
+                     {"engine/engine_host.cc", "page_size = 16;\n"},
+                     {"engine/README.md", "A page has page_size tokens.\n"},
+                     {"engine/run/tables.cc", "if (size > kMaxPageSize) return;\n"},
+                     {"kernels/paged_kv.h", "int32_t page_size;\n"}};
+  EXPECT_THAT(FewFilesOfTheEngineKnowThePageSize(tree), FoundIn("engine/README.md", "engine/run/tables.cc"));
 }
 
 TEST(PlantedViolation, ASecondLeftEdgeOfAWindowIsFound) {
