@@ -1,6 +1,7 @@
 #include "models/grammar/constraint_compiler.h"
 
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -45,12 +46,13 @@ ConstraintCompiler::ConstraintCompiler(std::unique_ptr<GrammarBackend> backend,
 
 class ConstraintCompiler::Turn {
  public:
-  Turn(ConstraintCompiler& compiler, const std::string& key) : compiler_(compiler), key_(key) {}
+  Turn(ConstraintCompiler& compiler, std::shared_ptr<const TranslatedConstraint> translated)
+      : compiler_(compiler), translated_(std::move(translated)) {}
   ~Turn() {
     {
       std::lock_guard lock(compiler_.mutex_);
-      compiler_.compiling_.erase(key_);
-      if (outcome_.has_value()) compiler_.Keep(key_, *outcome_);
+      compiler_.compiling_.erase(translated_->key);
+      if (outcome_.has_value()) compiler_.Keep(translated_, std::move(outcome_));
     }
     compiler_.compiled_one_.notify_all();
   }
@@ -61,21 +63,48 @@ class ConstraintCompiler::Turn {
 
  private:
   ConstraintCompiler& compiler_;
-  const std::string& key_;
+  const std::shared_ptr<const TranslatedConstraint> translated_;
   std::optional<Outcome> outcome_;
 };
 
-StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::Compile(const ConstraintSpec& spec,
-                                                                     const std::function<bool()>& wanted) {
+StatusOr<std::shared_ptr<const TranslatedConstraint>> ConstraintCompiler::Translate(
+    const ConstraintSpec& spec) {
   TM_RETURN_IF_ERROR(CheckSize(spec));
-  const std::string key = KeyOf(spec);
-  TM_ASSIGN_OR_RETURN(std::shared_ptr<const Grammar> kept, FindOrTakeTurn(key, wanted));
+  TranslatedConstraint translated{.key = KeyOf(spec), .ebnf = {}};
+  {
+    std::lock_guard lock(mutex_);
+    if (const Kept* kept = Find(translated.key)) return kept->translated;
+  }
+  TM_ASSIGN_OR_RETURN(translated.ebnf, ToEbnf(spec));
+  auto shared = std::make_shared<const TranslatedConstraint>(std::move(translated));
+  std::lock_guard lock(mutex_);
+  if (const Kept* kept = Find(shared->key)) return kept->translated;  // another was quicker
+  Keep(shared, std::nullopt);
+  return shared;
+}
+
+ConstraintCompiler::Outcome ConstraintCompiler::CompileTranslated(
+    const std::shared_ptr<const TranslatedConstraint>& translated, const std::function<bool()>& wanted) {
+  TM_ASSIGN_OR_RETURN(std::shared_ptr<const Grammar> kept, FindOrTakeTurn(translated->key, wanted));
   if (kept != nullptr) return kept;
-  Turn turn(*this, key);
+  Turn turn(*this, translated);
   bool took_too_long = false;
-  const Outcome outcome = CompileNow(spec, wanted, &took_too_long);
+  const Outcome outcome = CompileNow(translated->ebnf, wanted, &took_too_long);
   if (outcome.ok() || took_too_long) turn.Give(outcome);
   return outcome;
+}
+
+std::shared_ptr<const Grammar> ConstraintCompiler::FindCompiled(const TranslatedConstraint& translated) {
+  std::lock_guard lock(mutex_);
+  const Kept* kept = Find(translated.key);
+  const bool is_compiled = kept != nullptr && kept->outcome.has_value() && kept->outcome->ok();
+  return is_compiled ? **kept->outcome : nullptr;
+}
+
+ConstraintCompiler::Outcome ConstraintCompiler::Compile(const ConstraintSpec& spec,
+                                                        const std::function<bool()>& wanted) {
+  TM_ASSIGN_OR_RETURN(const std::shared_ptr<const TranslatedConstraint> translated, Translate(spec));
+  return CompileTranslated(translated, wanted);
 }
 
 ConstraintCompiler::Outcome ConstraintCompiler::FindOrTakeTurn(const std::string& key,
@@ -85,15 +114,14 @@ ConstraintCompiler::Outcome ConstraintCompiler::FindOrTakeTurn(const std::string
   while (!compiled_one_.wait_for(lock, kLookWhileWaiting, my_turn)) {
     if (wanted && !wanted()) return NotWanted();
   }
-  if (const Outcome* kept = Find(key)) return *kept;
+  if (const Kept* kept = Find(key); kept != nullptr && kept->outcome.has_value()) return *kept->outcome;
   compiling_.insert(key);
   return std::shared_ptr<const Grammar>();
 }
 
-ConstraintCompiler::Outcome ConstraintCompiler::CompileNow(const ConstraintSpec& spec,
+ConstraintCompiler::Outcome ConstraintCompiler::CompileNow(const std::string& ebnf,
                                                            const std::function<bool()>& wanted,
                                                            bool* took_too_long) const {
-  TM_ASSIGN_OR_RETURN(const std::string ebnf, ToEbnf(spec));
   if (wanted && !wanted()) return NotWanted();
   GrammarWork work{.most_ns = limits_.max_compile_ns, .wanted = wanted};
   Outcome outcome = backend_->Compile(ebnf, work);
@@ -149,28 +177,36 @@ StatusOr<std::string> ConstraintCompiler::ToEbnf(const ConstraintSpec& spec) con
   return Internal("a constraint of no kind");
 }
 
-const ConstraintCompiler::Outcome* ConstraintCompiler::Find(const std::string& key) {
+const ConstraintCompiler::Kept* ConstraintCompiler::Find(const std::string& key) {
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return nullptr;
   kept_.splice(kept_.begin(), kept_, found->second);
-  return &found->second->outcome;
+  return &*found->second;
 }
 
-void ConstraintCompiler::Keep(const std::string& key, const Outcome& outcome) {
-  if (outcome.ok()) ++stats_.compiled;
-  const int64_t bytes =
-      static_cast<int64_t>(key.size()) +
-      (outcome.ok() ? (*outcome)->memory_bytes() : static_cast<int64_t>(outcome.status().message().size()));
-  if (bytes > limits_.max_cache_bytes) return;
-  kept_.push_front({key, outcome, bytes});
-  by_key_[key] = kept_.begin();
-  stats_.cached_bytes += bytes;
-  while (stats_.cached_bytes > limits_.max_cache_bytes) {
-    stats_.cached_bytes -= kept_.back().bytes;
-    by_key_.erase(kept_.back().key);
-    kept_.pop_back();
+// In the place of what was kept of the same.
+void ConstraintCompiler::Keep(std::shared_ptr<const TranslatedConstraint> translated,
+                              std::optional<Outcome> outcome) {
+  auto bytes = static_cast<int64_t>(translated->key.size() + translated->ebnf.size());
+  for (const std::string& part : translated->unenforced) bytes += std::ssize(part);
+  if (outcome.has_value()) {
+    if (outcome->ok()) ++stats_.compiled;
+    bytes += outcome->ok() ? (**outcome)->memory_bytes() : std::ssize(outcome->status().message());
   }
-  stats_.cached = static_cast<int64_t>(kept_.size());
+  if (const auto before = by_key_.find(translated->key); before != by_key_.end()) Drop(before->second);
+  if (bytes > limits_.max_cache_bytes) return;
+  kept_.push_front({std::move(translated), std::move(outcome), bytes});
+  by_key_[kept_.front().translated->key] = kept_.begin();
+  stats_.cached_bytes += bytes;
+  if (kept_.front().outcome.has_value()) ++stats_.cached;
+  while (stats_.cached_bytes > limits_.max_cache_bytes) Drop(std::prev(kept_.end()));
+}
+
+void ConstraintCompiler::Drop(std::list<Kept>::iterator kept) {
+  stats_.cached_bytes -= kept->bytes;
+  if (kept->outcome.has_value()) --stats_.cached;
+  by_key_.erase(kept->translated->key);
+  kept_.erase(kept);
 }
 
 }  // namespace tramontane

@@ -79,6 +79,25 @@ TEST_F(ConstraintCompilerTest, TheLeastRecentlyUsedEntryGoesAndTheOthersStay) {
   EXPECT_FALSE(is_kept("b")) << "that one went";
 }
 
+TEST_F(ConstraintCompilerTest, WhatIsTranslatedIsKeptAndCompiledOnceItIsWanted) {
+  ConstraintCompiler& compiler = Make();
+  EXPECT_EQ(compiler.Translate(Regex("(")).status().code(), StatusCode::kInvalidArgument);
+  const auto translated = *compiler.Translate(Regex("ab"));
+  EXPECT_EQ(compiler.Translate(Regex("ab")).value(), translated) << "the same, not made again";
+  EXPECT_EQ(compiler.FindCompiled(*translated), nullptr);
+  EXPECT_EQ(calls_, 0);
+  EXPECT_EQ(compiler.stats().cached, 0);
+
+  const auto grammar = *compiler.CompileTranslated(translated);
+  EXPECT_EQ(compiler.FindCompiled(*translated), grammar);
+  EXPECT_EQ(compiler.Compile(Regex("ab")).value(), grammar);
+  EXPECT_EQ(compiler.Translate(Regex("ab")).value(), translated) << "kept beside its grammar";
+  EXPECT_EQ(calls_, 1);
+  EXPECT_EQ(compiler.stats().cached, 1);
+  const auto bytes = static_cast<int64_t>(translated->key.size() + translated->ebnf.size());
+  EXPECT_EQ(compiler.stats().cached_bytes, kGrammarBytes + bytes) << "counted once";
+}
+
 TEST_F(ConstraintCompilerTest, WhatTookTooLongIsRefusedByNameAndAgainWithoutCompiling) {
   limits_.max_compile_ns = 7'000'000;
   ConstraintCompiler& compiler = Make([this](GrammarWork& work) {
