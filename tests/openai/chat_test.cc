@@ -222,6 +222,8 @@ TEST(Messages, ToolsAndTheirHistoryArrive) {
   EXPECT_EQ(chat.messages(3).parts(0).text(), "2");
   EXPECT_EQ(chat.tools(0).parameters_json(), R"({"type":"object","properties":{"z":{},"a":{}}})");
   EXPECT_EQ(chat.tools(1).parameters_json(), "");
+  EXPECT_TRUE(chat.tools(0).strict());
+  EXPECT_FALSE(chat.tools(1).strict());
   EXPECT_EQ(chat.tool_choice().mode(), v1::TOOL_CHOICE_MODE_REQUIRED);
   EXPECT_FALSE(chat.parallel_tool_calls());
 }

@@ -118,10 +118,11 @@ TEST(ResponsesRequest, AnAnswerIsTakenBackTextBesideCallsAndEmptyTextIncluded) {
 
 TEST(ResponsesRequest, ToolsAndTheirChoiceGoToTheChat) {
   const std::string tools =
-      R"("tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}])";
+      R"("tools": [{"type": "function", "name": "f", "strict": true, "parameters": {"type": "object"}}])";
   const GenerationRequest request = Parsed(R"({"input": "Hi", "parallel_tool_calls": false, )" + tools +
                                            R"(, "tool_choice": {"type": "function", "name": "f"}})");
   EXPECT_EQ(request.calls[0].chat().tools(0).parameters_json(), R"({"type":"object"})");
+  EXPECT_TRUE(request.calls[0].chat().tools(0).strict());
   EXPECT_EQ(request.calls[0].chat().tool_choice().mode(), v1::TOOL_CHOICE_MODE_NAMED);
   EXPECT_EQ(request.calls[0].chat().tool_choice().name(), "f");
   EXPECT_TRUE(request.answer.tools);

@@ -131,7 +131,10 @@ Shape ToolsShape() {
                {.name = "name", .shape = String(1), .required = true},
                {.name = "description", .shape = String()},
                {.name = "parameters", .shape = Object({}), .doc = "A JSON Schema. Default: no parameters."},
-               {.name = "strict", .shape = Boolean(), .doc = "Accepted."},
+               {.name = "strict",
+                .shape = Boolean(),
+                .doc = "True: a schema that cannot be enforced in full is refused. Else the rest of it is "
+                       "enforced, and x-tramontane-unenforced names the parts that are not."},
            }),
            .required = true},
       })));

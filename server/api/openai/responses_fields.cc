@@ -75,7 +75,8 @@ Shape FunctionToolShape() {
        .doc = "JSON Schema of the arguments. Default: no parameters."},
       {.name = "strict",
        .shape = Boolean(),
-       .doc = "Changes nothing: calls that must be made are held to the schema."},
+       .doc = "True: a schema that cannot be enforced in full is refused. Else the rest of it is "
+              "enforced, and x-tramontane-unenforced names the parts that are not."},
   });
 }
 

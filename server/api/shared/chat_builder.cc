@@ -100,6 +100,7 @@ void ChatBuilder::AddTool(const ToolFunction& tool) {
   proto->set_name(tool.name.get<std::string>());
   if (tool.description != nullptr) proto->set_description(tool.description->get<std::string>());
   if (tool.parameters != nullptr) proto->set_parameters_json(PrintJson(*tool.parameters));
+  if (tool.strict != nullptr) proto->set_strict(tool.strict->get<bool>());
 }
 
 std::optional<ApiError> ChatBuilder::ChooseTools(std::string_view mode, const std::string& field) {
@@ -165,7 +166,8 @@ std::optional<ApiError> AddTools(const Json& body, const std::string& function_k
       const Json& function = FunctionOf(tool, function_key);
       chat->AddTool({.name = function["name"],
                      .description = Find(function, "description"),
-                     .parameters = Find(function, "parameters")});
+                     .parameters = Find(function, "parameters"),
+                     .strict = Find(function, "strict")});
     }
   }
   if (const Json* parallel = Find(body, "parallel_tool_calls")) {

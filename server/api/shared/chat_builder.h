@@ -45,6 +45,7 @@ struct ToolFunction {
   const Json& name;
   const Json* description = nullptr;
   const Json* parameters = nullptr;  // a JSON Schema
+  const Json* strict = nullptr;      // a boolean
 };
 
 // user, assistant and tool; whatever else a table lets pass is the system.
