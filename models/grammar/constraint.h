@@ -28,8 +28,8 @@ struct ConstraintLimits {
   int32_t max_repeats = 4096;    // {m,n}, minLength, maxItems and their like
   int32_t max_size = 16384;  // symbols, every repetition written out; kPatternSymbols of a pattern are one
   int32_t max_choices = 1024;
-  int64_t max_compile_ns = 1'500'000'000;       // of a processor, for what the bounds above let through
-  int64_t max_cache_bytes = int64_t{64} << 20;  // of compiled grammars kept; the least recently used go first
+  int64_t max_compile_ns = 1'500'000'000;        // of a processor, for what the bounds above let through
+  int64_t max_cache_bytes = int64_t{512} << 20;  // of compiled grammars; the least recently used go first
 };
 
 }  // namespace tramontane

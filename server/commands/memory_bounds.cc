@@ -35,7 +35,7 @@ void AddHttpBounds(const HttpLimits& limits, int64_t handler_threads, bool has_t
 }  // namespace
 
 std::vector<MemoryBound> ServeMemoryBounds(const ServerOptions& options, const EngineLimits& engine,
-                                           int64_t constraint_cache_bytes) {
+                                           int64_t grammar_cache_bytes) {
   std::vector<MemoryBound> bounds;
   const bool has_http = !options.http_address.empty();
   if (has_http) {
@@ -56,7 +56,7 @@ std::vector<MemoryBound> ServeMemoryBounds(const ServerOptions& options, const E
       {"max_partial_prefills", scored * kScoredTokenBytes},
       {"max_unread_bytes", engine.max_unread_bytes},
       {"max_sessions", options.sessions.max_bytes},
-      {"constraints", constraint_cache_bytes},
+      {"grammar_cache_bytes", grammar_cache_bytes},
       {"grpc_memory", options.grpc_memory_bytes},
       {"grpc_max_connections", Times(grpc_connection, options.grpc_max_connections)},
       {"max_streams", calls * kGrpcCallBytes},

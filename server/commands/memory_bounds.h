@@ -22,9 +22,9 @@ struct MemoryBound {
   std::optional<int64_t> bytes;  // nothing: no bound, for the setting is 0
 };
 
-// Of `serve`. `options`: as they are in force. `constraint_cache_bytes`: 0 where there is none.
+// Of `serve`. `options`: as they are in force. `grammar_cache_bytes`: 0 where no grammar is compiled.
 std::vector<MemoryBound> ServeMemoryBounds(const ServerOptions& options, const EngineLimits& engine,
-                                           int64_t constraint_cache_bytes);
+                                           int64_t grammar_cache_bytes);
 // Of `gateway`, with so many servers behind it.
 std::vector<MemoryBound> GatewayMemoryBounds(const ServeConfig& config, int64_t servers);
 

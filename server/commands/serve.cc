@@ -177,9 +177,9 @@ void LogServerLimits(const ServerOptions& options) {
 // What clients can make the process hold, beside the plan.
 void LogMemoryBounds(const ServerOptions& options, const LoadedModel& loaded) {
   const bool has_constraints = loaded.constraints != nullptr;
-  const int64_t constraint_cache = has_constraints ? loaded.constraints->limits().max_cache_bytes : 0;
+  const int64_t grammar_cache = has_constraints ? loaded.constraints->limits().max_cache_bytes : 0;
   spdlog::info("memory beside the plan: {}",
-               SumOf(ServeMemoryBounds(options, loaded.host->plan().limits, constraint_cache)));
+               SumOf(ServeMemoryBounds(options, loaded.host->plan().limits, grammar_cache)));
   spdlog::info("memory of gRPC beyond that: {} at most were measured, where clients do all they can to it",
                FormatBytes(kGrpcOvershootBytes));
 }

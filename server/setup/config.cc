@@ -166,6 +166,9 @@ const std::vector<Setting>& ServeSettings() {
       Integer("max_compile_ms", &C::max_compile_ms, 1, 600'000, "N",
               "milliseconds of a processor that compiling a constraint may take; more is refused with "
               "INVALID_ARGUMENT"),
+      Bytes("grammar_cache_bytes", &C::grammar_cache_bytes, 0, int64_t{1} << 40,
+            "compiled grammars that are kept, so that the same constraints and tools cost nothing again; the "
+            "least recently used go first"),
       Integer("worker_threads", &C::worker_threads, 1, 256, "N", "threads that tokenise and render chats"),
       Integer("compiler_threads", &C::compiler_threads, 1, 64, "N", "threads that compile constraints"),
       Integer("max_queued_work", &C::max_queued_work, 1, 1 << 20, "N",

@@ -83,6 +83,7 @@ struct ServeConfig {
   int64_t decode_gap_ms = 0;  // 0: kCpuDecodeGapMs or kGpuDecodeGapMs
   int64_t max_constraint_step_us = 20'000;
   int64_t max_compile_ms = 1500;
+  int64_t grammar_cache_bytes = int64_t{512} << 20;
   int64_t worker_threads = 2;
   int64_t compiler_threads = 4;
   int64_t max_queued_work = 2048;

@@ -174,6 +174,7 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const Ope
 ConstraintLimits ConstraintLimitsOf(const ServeConfig& config) {
   ConstraintLimits limits;
   limits.max_compile_ns = config.max_compile_ms * 1'000'000;
+  limits.max_cache_bytes = config.grammar_cache_bytes;
   return limits;
 }
 

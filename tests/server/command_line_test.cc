@@ -227,15 +227,11 @@ TEST(CommandLineTest, AWrongCommandLineEndsWithStatusTwoAndSaysWhatWasMeant) {
 }
 
 TEST(CommandLineTest, SettingsReachTheEngineAndTheServer) {
-  Served served({"--max-prefill-steps",    "3",
-                 "--max-partial-prefills", "5",
-                 "--max-queued-requests",  "77",
-                 "--max-queued-work",      "78",
-                 "--max-streams",          "79",
-                 "--max-compile-ms",       "80",
-                 "--lane-policy",          "decode-first",
-                 "--decode-gap-ms",        "125",
-                 "--max-unread-tokens",    "70000",
+  Served served({"--max-prefill-steps",    "3",    "--max-partial-prefills", "5",
+                 "--max-queued-requests",  "77",   "--max-queued-work",      "78",
+                 "--max-streams",          "79",   "--max-compile-ms",       "80",
+                 "--grammar-cache-bytes",  "300MiB", "--lane-policy",          "decode-first",
+                 "--decode-gap-ms",        "125",  "--max-unread-tokens",    "70000",
                  "--grpc-max-connections", "0"});
   served.program.Signal(SIGTERM);
   EXPECT_EQ(served.program.Wait(), 0);
@@ -249,7 +245,9 @@ TEST(CommandLineTest, SettingsReachTheEngineAndTheServer) {
     EXPECT_THAT(served.program.err(), HasSubstr(limit));
   }
   const bool has_constraints = served.program.err().find("structured output: yes") != std::string::npos;
-  EXPECT_EQ(served.program.err().find("limit: max_compile_ms = 80:") != std::string::npos, has_constraints);
+  for (const char* said : {"limit: max_compile_ms = 80:", "grammar_cache_bytes 300.0 MiB"}) {
+    EXPECT_EQ(served.program.err().find(said) != std::string::npos, has_constraints) << said;
+  }
 }
 
 TEST(CommandLineTest, TheCpuHasNothingToTune) {
