@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "models/tokenizer/python_json.h"
@@ -144,12 +145,14 @@ void PutResultsInOrderOfCalls(std::vector<ChatTurn>* turns) {
     const std::vector<TurnCall>& calls = begin->calls;
     auto end = ++begin;
     while (end != turns->end() && is_result(*end)) ++end;
-    const auto place = [&](const ChatTurn& result) {
-      return std::find_if(calls.begin(), calls.end(),
-                          [&](const TurnCall& call) { return call.id == result.call_id; });
+    std::unordered_map<std::string_view, size_t> index_of;
+    for (size_t i = 0; i < calls.size(); ++i) index_of.emplace(calls[i].id, i);
+    const auto index = [&](const ChatTurn& result) {
+      const auto found = index_of.find(result.call_id);
+      return found == index_of.end() ? calls.size() : found->second;
     };
     if (!calls.empty()) {
-      std::stable_sort(begin, end, [&](const ChatTurn& a, const ChatTurn& b) { return place(a) < place(b); });
+      std::stable_sort(begin, end, [&](const ChatTurn& a, const ChatTurn& b) { return index(a) < index(b); });
     }
     begin = end;
   }

@@ -7,6 +7,7 @@
 #include "server/api/openai/completions.h"
 #include "server/api/openai/models.h"
 #include "server/api/openai/responses.h"
+#include "server/api/openai/score.h"
 #include "server/api/openai/tokenize.h"
 #include "server/api/shared/route_path.h"
 #include "server/api/spec.h"
@@ -36,6 +37,7 @@ const std::vector<Route>& Routes() {
       {"POST", "/completions/render", AnswerRenderCompletions},
       {"POST", "/fim/completions", AnswerFillInMiddle},
       {"POST", "/responses", AnswerResponses},
+      {"POST", "/score", AnswerScore},
       {"POST", "/tokenize", AnswerTokenize},
       {"POST", "/detokenize", AnswerDetokenize},
       {"GET", "/models", AnswerModels},

@@ -8,6 +8,7 @@
 #include "server/api/openai/completions.h"
 #include "server/api/openai/models.h"
 #include "server/api/openai/responses.h"
+#include "server/api/openai/score.h"
 #include "server/api/openai/tokenize.h"
 #include "server/api/shared/gateway_context.h"
 #include "server/api/shared/json.h"
@@ -92,6 +93,11 @@ const std::vector<Operation>& Operations() {
        .path = "/v1/sessions/{name}/restore",
        .summary = "Reads it from there, in place of what is kept under the name.",
        .response = SessionRestoredShape},
+      {.method = "post",
+       .path = "/v1/score",
+       .summary = "How likely texts are behind a prompt or a chat.",
+       .request = &RequestShapes::score,
+       .response = ScoredShape},
       {.method = "post",
        .path = "/tokenize",
        .summary = "Text or a chat to token ids.",

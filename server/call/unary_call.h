@@ -13,6 +13,7 @@ struct UnaryCallOf;
 template <> struct UnaryCallOf<v1::TokenizeRequest> { using Response = v1::TokenizeResponse; };
 template <> struct UnaryCallOf<v1::DetokenizeRequest> { using Response = v1::DetokenizeResponse; };
 template <> struct UnaryCallOf<v1::RenderChatRequest> { using Response = v1::RenderChatResponse; };
+template <> struct UnaryCallOf<v1::ScoreCandidatesRequest> { using Response = v1::ScoreCandidatesResponse; };
 template <> struct UnaryCallOf<v1::AbortRequest> { using Response = v1::AbortResponse; };
 template <> struct UnaryCallOf<v1::GetModelRequest> { using Response = v1::GetModelResponse; };
 template <> struct UnaryCallOf<v1::GetServerInfoRequest> { using Response = v1::GetServerInfoResponse; };

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "server/core/score_question.h"
 #include "server/core/served_call.h"
 #include "server/core/unary_calls.h"
 
@@ -95,6 +96,9 @@ std::shared_ptr<InferenceCall> EngineClient::Generate(const Caller& caller, v1::
 void EngineClient::AskUnary(const Caller& caller, std::shared_ptr<const google::protobuf::Message> request,
                             std::unique_ptr<google::protobuf::Message> response,
                             Done<google::protobuf::Message> done) {
+  if (const auto scored = std::dynamic_pointer_cast<const v1::ScoreCandidatesRequest>(request)) {
+    return AskScores(core_, caller, scored, std::move(done));
+  }
   const UnaryCall& call = FindUnaryCall(*request->GetDescriptor());
   const std::shared_ptr<google::protobuf::Message> answer = std::move(response);
   const auto work = [&core = core_, &call, caller, request, answer, done](const Serving& serving) {

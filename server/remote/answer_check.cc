@@ -132,6 +132,33 @@ std::string FaultOf(const v1::RenderChatRequest& request, const v1::RenderChatRe
                 FaultOfText(answer.text().size(), answer.token_ids_size())});
 }
 
+std::string FaultOf(const v1::ScoreCandidatesRequest& request, const v1::ScoreCandidatesResponse& answer) {
+  if (answer.candidates_size() != request.candidates_size()) {
+    return std::to_string(answer.candidates_size()) + " scores of " +
+           std::to_string(request.candidates_size()) + " candidates";
+  }
+  int64_t tokens = 0;
+  for (const v1::CandidateScore& candidate : answer.candidates()) {
+    const int count = candidate.token_ids_size();
+    tokens += count;
+    if (count == 0 || candidate.logprobs_size() != count || candidate.ranks_size() != count) {
+      return "a score of " + std::to_string(count) + " tokens with " +
+             std::to_string(candidate.logprobs_size()) + " logprobs and " +
+             std::to_string(candidate.ranks_size()) + " ranks";
+    }
+    for (const float logprob : candidate.logprobs()) {
+      if (!(logprob <= 0)) return "a logprob is " + Text(logprob);
+    }
+    if (!(candidate.logprob_sum() <= 0)) return "logprob_sum is " + Text(candidate.logprob_sum());
+    if (std::string fault = FaultOfIds(candidate.token_ids()); !fault.empty()) return fault;
+    if (std::string fault = FaultOfIds(candidate.ranks()); !fault.empty()) return fault;
+  }
+  if (tokens != answer.candidate_tokens())
+    return "candidate_tokens is " + std::to_string(answer.candidate_tokens());
+  return First({FaultOfName(answer.request_id()), FaultOfName(answer.model()), NumberFault(answer.usage()),
+                FaultOfCount(tokens, request.ByteSizeLong())});
+}
+
 std::string FaultOf(const v1::GetModelRequest& /*request*/, const v1::GetModelResponse& answer) {
   if (answer.names().empty() || answer.names_size() > kMostNames) {
     return "the model has " + std::to_string(answer.names_size()) + " names";
@@ -187,9 +214,9 @@ int64_t MostAnswerBytes(const Message& request) {
 }
 
 std::string AnswerFault(const Message& request, const Message& answer) {
-  return FaultOfOneOf<v1::TokenizeRequest, v1::DetokenizeRequest, v1::RenderChatRequest, v1::GetModelRequest,
-                      v1::ListSessionsRequest, v1::SaveSessionRequest, v1::RestoreSessionRequest>(request,
-                                                                                                  answer);
+  return FaultOfOneOf<v1::TokenizeRequest, v1::DetokenizeRequest, v1::RenderChatRequest,
+                      v1::ScoreCandidatesRequest, v1::GetModelRequest, v1::ListSessionsRequest,
+                      v1::SaveSessionRequest, v1::RestoreSessionRequest>(request, answer);
 }
 
 }  // namespace tramontane

@@ -17,6 +17,7 @@
 #include "server/api/openai/completions.h"
 #include "server/api/openai/models.h"
 #include "server/api/openai/responses.h"
+#include "server/api/openai/score.h"
 #include "server/api/openai/tokenize.h"
 #include "server/api/routes.h"
 #include "server/api/shared/json.h"
@@ -258,6 +259,18 @@ TEST_F(Endpoints, TokenizeAndBack) {
   const auto begun = Ask(AnswerTokenize, R"({"prompt":"","add_special_tokens":true})");
   EXPECT_EQ(begun->json()["tokens"], Json::array({1}));
   EXPECT_EQ(Ask(AnswerDetokenize, R"({"tokens":[]})")->json()["prompt"], "");
+  const Json scored = Ask(AnswerScore, R"({"prompt":"ab","candidates":["yes",[7]]})")->json();
+  EXPECT_FALSE(FindFault(ScoredShape(), scored, "")) << scored;
+  EXPECT_EQ(scored["object"], "list");
+  EXPECT_EQ(scored["data"][0]["logprobs"], Json({-0.5, -1.0, -1.5}));
+  EXPECT_EQ(scored["data"][0]["score"], -3.0);
+  EXPECT_EQ(scored["data"][0]["ranks"], Json({1, 2, 3}));
+  EXPECT_EQ(scored["data"][1]["index"], 1);
+  EXPECT_EQ(scored["data"][1]["object"], "score");
+  EXPECT_EQ(scored["data"][1]["token_ids"], Json({7}));
+  EXPECT_EQ(scored["usage"]["prompt_tokens"], 2);
+  EXPECT_EQ(scored["usage"]["candidate_tokens"], 4);
+  EXPECT_EQ(scored["usage"]["total_tokens"], 6);
   EXPECT_EQ(Ask(AnswerDetokenize, "{\"tokens\":[100,101]}")->json()["prompt"], "ab");
 }
 

@@ -17,7 +17,7 @@ std::string PathFor(const char* method, const std::string& path) {
 
 TEST(Routes, ApiPathsAreTheSameWithOneV1AndWithout) {
   for (const char* path : {"/chat/completions", "/chat/completions/render", "/completions",
-                           "/completions/render", "/responses", "/tokenize", "/detokenize"}) {
+                           "/completions/render", "/responses", "/score", "/tokenize", "/detokenize"}) {
     EXPECT_EQ(PathFor("POST", path), path);
     EXPECT_EQ(PathFor("POST", std::string("/v1") + path), path);
     EXPECT_EQ(PathFor("POST", std::string("/v1/v1") + path), "") << path;

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "server/api/openai/score.h"
 #include "tests/openai/parsed_request.h"
 
 namespace tramontane {
@@ -67,6 +68,32 @@ TEST(Tokenize, AndBack) {
   EXPECT_THAT(parsed.request.token_ids(), ElementsAre(1, 2));
   EXPECT_EQ(ParseDetokenize(R"({"tokens":[1,-2]})", kContext, &parsed)->param, "tokens[1]");
   EXPECT_EQ(ParseDetokenize(R"({"tokens":[1],"skip":1})", kContext, &parsed)->param, "skip");
+}
+
+TEST(Score, APromptOrAChatAndItsCandidates) {
+  const auto fault = [](const std::string& body) {
+    ScoreBody parsed;
+    return ParseScore(body, kContext, &parsed).value_or(ApiError{}).param;
+  };
+  ScoreBody text;
+  ASSERT_FALSE(ParseScore(R"({"prompt":"a","candidates":["b",[1,2]],"cache_salt":"s"})", kContext, &text));
+  EXPECT_EQ(text.request.text(), "a");
+  EXPECT_EQ(text.request.cache_salt(), "s");
+  EXPECT_EQ(text.request.candidates(0).text(), "b");
+  EXPECT_THAT(text.request.candidates(1).token_ids().ids(), ElementsAre(1, 2));
+  ScoreBody ids;
+  ASSERT_FALSE(ParseScore(R"({"prompt":[3],"candidates":["b"]})", kContext, &ids));
+  EXPECT_THAT(ids.request.token_ids().ids(), ElementsAre(3));
+  EXPECT_EQ(ids.names.NameOf("token_ids.ids[0]"), "prompt[0]");
+  ScoreBody chat;
+  ASSERT_FALSE(ParseScore(ChatBody(R"("candidates":["b"])"), kContext, &chat));
+  EXPECT_EQ(chat.request.chat().messages_size(), 1);
+  EXPECT_EQ(fault(R"({"candidates":["b"]})"), "prompt");
+  EXPECT_EQ(fault(R"({"prompt":"a","candidates":[]})"), "candidates");
+  EXPECT_EQ(fault(R"({"prompt":"a"})"), "candidates");
+  EXPECT_EQ(fault(R"({"prompt":"a","candidates":[[]]})"), "candidates[0]");
+  EXPECT_EQ(fault(R"({"text_1":"a","text_2":"b","candidates":["c"]})"), "text_1");
+  EXPECT_EQ(fault(R"({"prompt":"a","candidates":["b"],"label_token_ids":[1]})"), "label_token_ids");
 }
 
 }  // namespace

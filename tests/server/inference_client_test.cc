@@ -190,6 +190,32 @@ TEST_P(Client, ShortCallsAnswer) {
             StatusCode::kInvalidArgument);
 }
 
+TEST_P(Client, ScoresAnswerAndAreRefusedByName) {
+  v1::ScoreCandidatesRequest request;
+  request.set_request_id("scored");
+  for (const int32_t id : {10, 11, 12}) request.mutable_token_ids()->add_ids(id);
+  for (const std::vector<int32_t>& ids : {std::vector<int32_t>{7, 8}, {9}}) {
+    request.add_candidates()->mutable_token_ids()->mutable_ids()->Assign(ids.begin(), ids.end());
+  }
+  const auto ask = [&] {
+    return Await<v1::ScoreCandidatesResponse>([&](auto done) { client().Ask(Caller(), request, done); });
+  };
+  for (int again = 0; again < 3; ++again) {  // its id is free again each time
+    const auto scored = ask();
+    ASSERT_TRUE(scored.error.ok()) << scored.error.message();
+    ASSERT_EQ(scored.response.candidates_size(), 2);
+    EXPECT_EQ(scored.response.candidates(0).token_ids(1), 8);
+    EXPECT_EQ(scored.response.candidates(1).logprob_sum(), -0.5);
+    EXPECT_EQ(scored.response.candidate_tokens(), 3);
+    EXPECT_EQ(scored.response.usage().prompt_tokens(), 3);
+    EXPECT_EQ(scored.response.request_id(), "scored");
+  }
+  request.add_candidates();
+  const RpcError error = ask().error;
+  EXPECT_EQ(error.code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(error.field, "candidates[2]");
+}
+
 // ---- one door and the other -----------------------------------------------------------------------
 
 TEST(BothDoors, ShareTheLimitOnStreams) {

@@ -252,6 +252,24 @@ void Answer(const v1::RenderChatRequest& request, v1::RenderChatResponse* respon
   AddBytes(response->text(), response->mutable_token_ids());
 }
 
+// A token a byte, each half as likely as the one before.
+void Answer(const v1::ScoreCandidatesRequest& request, v1::ScoreCandidatesResponse* response) {
+  response->set_request_id(request.request_id());
+  response->set_model("breeze");
+  response->mutable_usage()->set_prompt_tokens(static_cast<int64_t>(request.text().size()));
+  for (const v1::Candidate& candidate : request.candidates()) {
+    v1::CandidateScore* score = response->add_candidates();
+    *score->mutable_token_ids() = candidate.token_ids().ids();
+    AddBytes(candidate.text(), score->mutable_token_ids());
+    for (int i = 0; i < score->token_ids_size(); ++i) {
+      score->add_logprobs(-0.5F * static_cast<float>(i + 1));
+      score->add_ranks(i + 1);
+      score->set_logprob_sum(score->logprob_sum() - 0.5 * (i + 1));
+    }
+    response->set_candidate_tokens(response->candidate_tokens() + score->token_ids_size());
+  }
+}
+
 // False: `request` is another one.
 template <typename Request>
 bool AnswerIf(const google::protobuf::Message& request, google::protobuf::Message* response) {
@@ -279,7 +297,8 @@ void FakeInferenceClient::AskUnary(const Caller& /*caller*/,
     response->CopyFrom(load);
   } else if (!AnswerIf<v1::TokenizeRequest>(*request, response.get()) &&
              !AnswerIf<v1::DetokenizeRequest>(*request, response.get()) &&
-             !AnswerIf<v1::RenderChatRequest>(*request, response.get())) {
+             !AnswerIf<v1::RenderChatRequest>(*request, response.get()) &&
+             !AnswerIf<v1::ScoreCandidatesRequest>(*request, response.get())) {
     error = NoSessions();
   }
   done(error, *response);

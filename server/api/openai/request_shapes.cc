@@ -3,6 +3,7 @@
 #include "server/api/openai/chat.h"
 #include "server/api/openai/completions.h"
 #include "server/api/openai/responses.h"
+#include "server/api/openai/score.h"
 #include "server/api/openai/tokenize.h"
 
 namespace tramontane {
@@ -11,6 +12,7 @@ RequestShapes::RequestShapes(const FieldLimits& limits)
     : chat(ChatCompletionShape(limits)),
       completion(CompletionShape(limits)),
       responses(ResponsesShape(limits)),
+      score(ScoreShape()),
       tokenize(TokenizeShape()),
       detokenize(DetokenizeShape()) {}
 

@@ -14,6 +14,7 @@ struct RequestShapes {
   Shape chat;        // POST /v1/chat/completions, and its /render
   Shape completion;  // POST /v1/completions, and its /render
   Shape responses;   // POST /v1/responses
+  Shape score;       // POST /v1/score
   Shape tokenize;    // POST /tokenize
   Shape detokenize;  // POST /detokenize
 };
