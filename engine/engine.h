@@ -10,8 +10,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "engine/kv/tier/kv_tier.h"
 #include "engine/life/engine_load.h"

@@ -11,11 +11,20 @@ namespace tramontane {
 
 class EngineThread {
  public:
-  explicit EngineThread(Engine& engine);
-  ~EngineThread();  // stops after the step it is in; requests still alive are the engine's to end
+  explicit EngineThread(Engine& engine) : engine_(engine), thread_([this] { Run(); }) {}
+  // Stops after the step it is in; requests still alive are the engine's to end.
+  ~EngineThread() {
+    stopping_.store(true, std::memory_order_release);
+    engine_.Wake();
+    thread_.join();
+  }
 
  private:
-  void Run();
+  void Run() {
+    while (!stopping_.load(std::memory_order_acquire)) {
+      if (engine_.Step() != StepOutcome::kWorked) engine_.WaitForWork(Signal::kForever);
+    }
+  }
 
   Engine& engine_;
   std::atomic<bool> stopping_{false};

@@ -146,7 +146,7 @@ int64_t KvStore::PagesToReach(const Lease& lease, int64_t end, int64_t ahead) co
             ? layout_.PagesForGroup(static_cast<int32_t>(group), end, ahead)
             : std::min(paging().PagesFor(end), PagesOfGroupUnderPolicy(layout_, group, lease.policy, ahead));
     const PageTable& table = lease.tables[group];
-    pages += std::max<int64_t>(0, most - static_cast<int64_t>(table.sinks.size() + table.pages.size()));
+    pages += std::max<int64_t>(0, most - table.pages_in_all());
   }
   return pages;
 }

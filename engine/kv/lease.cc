@@ -1,7 +1,5 @@
 #include "engine/kv/lease.h"
 
-#include <algorithm>
-
 namespace tramontane {
 namespace {
 

@@ -45,6 +45,7 @@ struct PageTable {
   // all: no page is in both lists.
   std::vector<PageId> sinks = {};
 
+  int64_t pages_in_all() const { return std::ssize(sinks) + std::ssize(pages); }
   int64_t End(Paging paging) const { return kv_base + paging.BeginOf(std::ssize(pages)); }
   PageId At(int64_t position, Paging paging) const {
     return pages[static_cast<size_t>(paging.PageOf(position - kv_base))];
@@ -102,6 +103,11 @@ struct Lease {
   std::shared_ptr<HeldText> returns_to = nullptr;
 
   bool is_set_aside() const { return returns_to != nullptr; }
+  int64_t pages() const {
+    int64_t pages = 0;
+    for (const PageTable& table : tables) pages += table.pages_in_all();
+    return pages;
+  }
 };
 
 RowView SeenAt(const Lease& lease, int64_t position);

@@ -1,12 +1,66 @@
 #include "engine/life/live_request.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
+#include <limits>
+#include <string>
 #include <utility>
 
+#include "engine/life/constrain/output_constraint.h"
 #include "kernels/core/broken_rule.h"
 
 namespace tramontane {
+namespace {
+
+// Whether a token is allowed that the adjustments do not ban.
+bool AllowsAny(std::span<const uint32_t> mask, std::span<const LogitAdjust> adjusts) {
+  int64_t allowed = 0;
+  for (const uint32_t word : mask) allowed += std::popcount(word);
+  for (const LogitAdjust& adjust : adjusts) {
+    const bool banned = adjust.bias == -std::numeric_limits<float>::infinity();
+    if (banned && MaskAllows(mask, adjust.token)) --allowed;
+  }
+  return allowed > 0;
+}
+
+}  // namespace
+
+void LiveChoice::FillSamplingRow(int64_t position, SamplingRow* row) const {
+  const SamplingParams& sampling = request->sampling;
+  row->temperature = sampling.temperature;
+  row->top_p = sampling.top_p;
+  row->min_p = sampling.min_p;
+  row->top_k = std::max(sampling.top_k, 0);
+  row->repetition_penalty = sampling.repetition_penalty;
+  row->presence_penalty = sampling.presence_penalty;
+  row->frequency_penalty = sampling.frequency_penalty;
+  row->choice = choice;
+  row->seed = live->seed;
+  row->position = discarded + position + 1;  // in the whole text
+  row->top_logprobs = std::max(request->output.logprobs, 0);
+  row->wants_logprob = request->output.logprobs >= 0 ? 1 : 0;
+}
+
+std::span<const uint32_t> LiveChoice::mask() const {
+  if (constraint == nullptr || ended || late) return {};
+  return constraint->mask();
+}
+
+Status NotFinite() { return Internal("the model's logits are not finite"); }
+
+Status LiveChoice::WhyNoToken() const {
+  if (constraint == nullptr || AllowsAny(mask(), history->adjusts())) return NotFinite();
+  // What it allows is the end alone, and that is banned until then.
+  if (AllowsAny(mask(), {})) {
+    return InvalidArgument(
+               "is " + std::to_string(request->stopping.min_tokens) +
+               ", but the text that the constraint allows is whole before and can neither end nor go on")
+        .WithField("stopping.min_tokens", FieldForm::kSubject);
+  }
+  return InvalidArgument("allows no token here: the vocabulary cannot go on with the text")
+      .WithField("constraint", FieldForm::kSubject);
+}
 
 void LiveChoice::Discard(int64_t count) {
   const int64_t spared = request->context_policy->n_keep + (IsBroken(KvRule::kDiscard) ? 1 : 0);

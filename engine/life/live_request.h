@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/kv/names/text_path.h"
@@ -40,6 +41,13 @@ struct LiveChoice : Sequence {
   Timings moments;                // those that the scheduler does not know
   std::vector<TokenInfo> scores;  // as far as they have come
 
+  // ---- engine thread ----------------------------------------------------------------------------
+  // All that is brought to the sampler but the history and the mask, for the token behind `position`.
+  void FillSamplingRow(int64_t position, SamplingRow* row) const;
+  std::span<const uint32_t> mask() const;  // for the next token; empty: all are allowed
+  // Why the sampler gave it no token: the model's fault, INTERNAL, or that of a constraint that allows none
+  // where the choice may not end yet, INVALID_ARGUMENT.
+  Status WhyNoToken() const;
   // Takes out the oldest tokens behind those that are kept.
   void Discard(int64_t count);
   // Tokens that the last row computed did not see any more.
@@ -79,6 +87,8 @@ struct LiveRequest : std::enable_shared_from_this<LiveRequest> {
   RequestOutput output;
   std::atomic<int64_t> constraint_left_ns{0};  // mask workers: of the share of all choices
 };
+
+Status NotFinite();  // of the model's logits
 
 // Whose row it is: all sequences that are planned are choices of live requests.
 inline LiveChoice& ChoiceOf(const StepRow& row) { return static_cast<LiveChoice&>(*row.sequence); }

@@ -1,11 +1,8 @@
 #include "engine/life/request_life.h"
 
 #include <algorithm>
-#include <memory>
-#include <span>
 #include <utility>
 
-#include "engine/life/choice_sampling.h"
 #include "engine/request/step_bounds.h"
 
 namespace tramontane {
@@ -13,12 +10,6 @@ namespace {
 
 TokenInfo InfoOf(WantResult result) {
   return {result.token.token, result.token.logprob, result.rank, std::move(result.top)};
-}
-
-int64_t PagesHeldBy(const Lease& lease) {
-  int64_t pages = 0;
-  for (const PageTable& table : lease.tables) pages += std::ssize(table.pages) + std::ssize(table.sinks);
-  return pages;
 }
 
 uint64_t TrulyRandom() {
@@ -84,7 +75,9 @@ void RequestLife::Reap() {
   ReapWaiting();
   ReapPlanned();
   const size_t released = std::erase_if(planned_, [](const auto& live) { return Release(*live); });
-  if (released > 0 && alive() == 0) CheckPages();
+  const int64_t held = scheduler_.store().held_pages();
+  TM_CHECK(released == 0 || alive() > 0 || held == 0, "%lld pages are held and no request is alive",
+           static_cast<long long>(held));
 }
 
 // Those behind wait for the next step where the texts that end have many pages.
@@ -138,13 +131,6 @@ bool RequestLife::Release(LiveRequest& live) {
   live.branches = std::vector<LiveChoice>();  // their memory, too
   live.choices = std::vector<LiveChoice>();
   return true;
-}
-
-// Everything came back. (Debug builds look at the accounting after every step.)
-void RequestLife::CheckPages() const {
-  const KvStore& store = scheduler_.store();
-  TM_CHECK(store.held_pages() == 0, "%lld pages are held and no request is alive",
-           static_cast<long long>(store.held_pages()));
 }
 
 // The first plan that a request is in takes it out of what waits.
@@ -201,9 +187,9 @@ const SampleInputs& RequestLife::InputsOf(const StepPlan& plan) {
       if (!choice.history) choice.history = live.history_after_prompt;
       // In its place: a row made beside it and copied there waits for its own stores.
       ChoiceSampling& inputs = sample_inputs_.choices.emplace_back();
-      FillSamplingRow(live, choice.choice, choice.discarded + want.position + 1, &inputs.row);
+      choice.FillSamplingRow(want.position, &inputs.row);
       inputs.history = &*choice.history;
-      inputs.mask = MaskOf(choice);
+      inputs.mask = choice.mask();
     }
   }
   return sample_inputs_;
@@ -275,7 +261,7 @@ void RequestLife::AcceptToken(LiveChoice& choice, WantResult drawn) {
   const int32_t token = drawn.token.token;
   if (token < 0) {
     ++counters_.failed_rows;
-    EndChoice(choice, {FinishReason::kError, WhyNoToken(choice)}, std::nullopt);
+    EndChoice(choice, {FinishReason::kError, choice.WhyNoToken()}, std::nullopt);
     return;
   }
   ++counters_.output_tokens;
@@ -335,7 +321,7 @@ void RequestLife::EndFailed(MaskWaits::Failures failures) {
 void RequestLife::EndChoice(LiveChoice& choice, ChoiceEnd end, std::optional<TokenInfo> last_token) {
   LiveRequest& live = *choice.live;
   choice.ended = true;
-  ended_pages_ += PagesHeldBy(choice.lease());
+  ended_pages_ += choice.lease().pages();
   counters_.discarded_tokens[static_cast<size_t>(choice.request->context_policy->type)] +=
       choice.DiscardedTokens();
   const bool is_fault = end.status.code() == StatusCode::kInternal;  // of what it computed
@@ -367,7 +353,7 @@ void RequestLife::EndChoice(LiveChoice& choice, ChoiceEnd end, std::optional<Tok
 // The reader is told of the request alone.
 void RequestLife::EndBranch(LiveChoice& branch) {
   if (std::exchange(branch.ended, true)) return;
-  ended_pages_ += PagesHeldBy(branch.lease());
+  ended_pages_ += branch.lease().pages();
   scheduler_.Finish(&branch);
 }
 

@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <random>
-#include <span>
 #include <vector>
 
 #include "engine/life/constrain/mask_waits.h"
@@ -64,7 +63,6 @@ class RequestLife {
   void ReapRequest(LiveRequest& live);
   // Lets go of its choices, if none of them can be in a step any more; else false.
   static bool Release(LiveRequest& live);
-  void CheckPages() const;
   void LeaveQueue(LiveRequest& live);
   void NoteHeld();
 

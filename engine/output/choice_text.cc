@@ -1,7 +1,6 @@
 #include "engine/output/choice_text.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <iterator>
 #include <utility>
 

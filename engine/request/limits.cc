@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <vector>
 
 #include "engine/request/step_bounds.h"
 #include "models/kv_layout.h"

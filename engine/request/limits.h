@@ -2,7 +2,6 @@
 // Fixed before the engine starts; read by any thread.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <limits>
-#include <utility>
 
 #include "engine/request/limits.h"
 #include "kernels/core/utf8.h"

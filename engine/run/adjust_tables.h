@@ -15,12 +15,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <vector>
 
 #include "engine/request/limits.h"
 #include "engine/request/sampling_history.h"
 #include "engine/request/sequence.h"
+#include "kernels/core/check.h"
 #include "kernels/sampling.h"
 
 namespace tramontane {
@@ -48,9 +48,24 @@ class AdjustTables {
     kNoRoom,  // it has none of it
   };
   // What a sequence's slot lacks of its history.
-  Change ChangeFor(const Sequence& sequence, const SamplingHistory& history) const;
+  Change ChangeFor(const Sequence& sequence, const SamplingHistory& history) const {
+    if (!HasRoom(history)) return Change::kNoRoom;
+    TM_CHECK(sequence.slot() >= 0 && sequence.slot() < std::ssize(held_), "request %s: slot %d of %zu",
+             sequence.request->id.c_str(), sequence.slot(), held_.size());
+    const Held& held = held_[static_cast<size_t>(sequence.slot())];
+    if (held.history != history.id() || held.choice != sequence.choice) return Change::kAll;
+    if (held.version == history.version()) return Change::kNone;
+    const bool is_next = held.version + 1 == history.version();
+    return is_next && history.last_change() >= 0 ? Change::kOneEntry : Change::kAll;
+  }
   // The same, and takes it for done.
-  Change Update(const Sequence& sequence, const SamplingHistory& history);
+  Change Update(const Sequence& sequence, const SamplingHistory& history) {
+    const Change change = ChangeFor(sequence, history);
+    Held& held = held_[static_cast<size_t>(sequence.slot())];
+    held = {.history = history.id(), .choice = sequence.choice, .version = history.version()};
+    if (change == Change::kNoRoom) held = {};
+    return change;
+  }
 
  private:
   // Whose history a slot has: a sequence is known by its request's, and its choice.
@@ -59,8 +74,6 @@ class AdjustTables {
     int32_t choice = 0;
     int64_t version = 0;
   };
-
-  const Held& HeldFor(const Sequence& sequence) const;
 
   const int64_t width_;
   std::vector<Held> held_;  // [slots]

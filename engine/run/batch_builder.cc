@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <string>
-#include <vector>
 
 #include "engine/kv/names/paging.h"
 #include "kernels/core/check.h"
-#include "kernels/packed_block.h"
 
 namespace tramontane {
 namespace {

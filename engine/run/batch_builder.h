@@ -21,7 +21,6 @@
 #include "engine/run/slot_tables.h"
 #include "engine/schedule/step_plan.h"
 #include "kernels/core/status.h"
-#include "kernels/packed_block.h"
 #include "models/kv_layout.h"
 #include "models/model.h"
 

@@ -1,7 +1,6 @@
 #include "engine/run/recorded_steps.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "models/op_status.h"
 

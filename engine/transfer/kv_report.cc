@@ -1,16 +1,9 @@
 #include "engine/transfer/kv_report.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace tramontane {
 namespace {
-
-bool HoldsPages(const Sequence& sequence) {
-  const std::vector<PageTable>& tables = sequence.lease().tables;
-  return std::any_of(tables.begin(), tables.end(),
-                     [](const PageTable& table) { return !table.pages.empty() || !table.sinks.empty(); });
-}
 
 KvReport::Table ReportTable(const PageTable& table) {
   KvReport::Table report;
@@ -66,7 +59,7 @@ KvReport ReportKv(const KvStore& store, std::span<const Sequence* const> sequenc
                              .beyond = beyond[group]});
   }
   for (const Sequence* sequence : sequences) {
-    if (!HoldsPages(*sequence)) continue;
+    if (sequence->lease().pages() == 0) continue;
     if (report.sequences.size() < KvReport::kSequences) {
       report.sequences.push_back(ReportSequence(*sequence));
     } else {

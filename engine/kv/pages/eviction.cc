@@ -1,7 +1,5 @@
 #include "engine/kv/pages/eviction.h"
 
-#include <algorithm>
-
 #include "kernels/core/check.h"
 
 namespace tramontane {

@@ -15,11 +15,6 @@ constexpr size_t kMasksPerSequence = 4;
 
 }  // namespace
 
-std::span<const uint32_t> MaskOf(const LiveChoice& choice) {
-  if (choice.constraint == nullptr || choice.ended || choice.late) return {};
-  return choice.constraint->mask();
-}
-
 MaskWaits::MaskWaits(const EngineLimits& limits, Scheduler& scheduler, Signal& wake, EngineLoad& counters)
     : max_wait_ns_(limits.max_constraint_step_ns),
       scheduler_(scheduler),

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "engine/life/constrain/mask_workers.h"
@@ -17,9 +16,6 @@
 #include "engine/threads/signal.h"
 
 namespace tramontane {
-
-// For the choice's next token; empty: all are allowed.
-std::span<const uint32_t> MaskOf(const LiveChoice& choice);
 
 class MaskWaits {
  public:
