@@ -139,7 +139,10 @@ Status Engine::StartTransfer(const std::shared_ptr<KvTransfer>& transfer) {
 // ---- the step -----------------------------------------------------------------------------------
 
 StepOutcome Engine::Step() {
-  if (kv_questions_.any()) AnswerKvQuestions();
+  if (kv_questions_.any()) {
+    kv_questions_.AnswerAll(
+        std::make_shared<const KvReport>(ReportKv(scheduler_.store(), life_.Sequences())));
+  }
   step_output_ = output_.Back();
   if (step_output_ == nullptr) return StepOutcome::kNoRoom;
   now_ns_ = clock_.NowNs();
@@ -151,12 +154,11 @@ StepOutcome Engine::Step() {
     return Publish() ? StepOutcome::kWorked : StepOutcome::kNothingToDo;
   }
   const bool copies = kv_transfers_.any();
-  if (copies) {
-    if (const Status status = kv_transfers_.Work(scheduler_.cache(), runner_); !status.ok()) {
-      LoseDevice(status);
-      Publish();
-      return StepOutcome::kWorked;
-    }
+  if (const Status status = copies ? kv_transfers_.Work(scheduler_.cache(), runner_) : Status();
+      !status.ok()) {
+    LoseDevice(status);
+    Publish();
+    return StepOutcome::kWorked;
   }
   StepPlan plan = Plan();
   const bool waits_for_disk = copies && kv_transfers_.waits_for_disk();
@@ -173,10 +175,6 @@ StepOutcome Engine::Step() {
   return Publish() || worked ? StepOutcome::kWorked : StepOutcome::kNothingToDo;
 }
 
-void Engine::AnswerKvQuestions() {
-  kv_questions_.AnswerAll(std::make_shared<const KvReport>(ReportKv(scheduler_.store(), life_.Sequences())));
-}
-
 // One step in flight: Forward, Sample, Collect, Apply of the plan. Two: while the device computes the plan,
 // the step before it is collected and applied; so the plan is sampled knowing every token before it.
 Status Engine::Run(StepPlan plan) {
@@ -186,13 +184,14 @@ Status Engine::Run(StepPlan plan) {
   }
   if (!idle) {
     const int64_t begin_ns = clock_.NowNs();
-    TM_ASSIGN_OR_RETURN(const StepTicket ticket, Forward(plan));
+    TM_ASSIGN_OR_RETURN(const StepTicket ticket, runner_.Forward(plan));
     const int64_t forwarded_ns = plan.lane == Lane::kPrefill ? clock_.NowNs() : 0;
     in_flight_.push_back({ticket, std::move(plan), moves_, begin_ns, forwarded_ns});
   }
   while (in_flight_.size() > (idle ? 0u : 1u)) TM_RETURN_IF_ERROR(CollectOldest());
   if (idle) return {};
-  TM_RETURN_IF_ERROR(Sample(in_flight_.back()));
+  const InFlight& newest = in_flight_.back();
+  TM_RETURN_IF_ERROR(runner_.Sample(newest.ticket, life_.InputsOf(newest.plan)));
   return limits_.steps_in_flight == 1 ? CollectOldest() : Status::Ok();
 }
 
@@ -209,7 +208,7 @@ Status Engine::MovePages(bool waits) {
 }
 
 Status Engine::CollectOldest() {
-  TM_ASSIGN_OR_RETURN(StepResult result, Collect(in_flight_.front().ticket));
+  TM_ASSIGN_OR_RETURN(StepResult result, runner_.Collect(in_flight_.front().ticket));
   if (tier_ != nullptr) scheduler_.cache().MovesDone(in_flight_.front().moves);
   Apply(in_flight_.front(), std::move(result));
   in_flight_.pop_front();
@@ -260,7 +259,15 @@ void Engine::Apply(const InFlight& step, StepResult result) {
   // asynchronous the host learns that only with the samples, so there these count as prefill.
   const int64_t prefilled_ns = limits_.steps_in_flight == 1 ? step.forwarded_ns : now_ns_;
   if (plan.lane == Lane::kPrefill) life_.NotePrefilled(plan, begin_ns, prefilled_ns);
-  if (step_trace_->on()) Trace(plan, begin_ns);
+  if (step_trace_->on()) {
+    step_trace_->Add({.step = plan.step,
+                      .begin_ns = begin_ns,
+                      .end_ns = now_ns_,
+                      .lane = plan.lane,
+                      .rows = static_cast<int32_t>(plan.rows.size()),
+                      .tokens = plan.tokens,
+                      .held_pages = scheduler_.store().held_pages()});
+  }
   scheduler_.Apply(plan, life_.Take(plan, std::move(result)));
   life_.DiscardWhatIsDue(plan);
 
@@ -271,18 +278,6 @@ void Engine::Apply(const InFlight& step, StepResult result) {
   } else {
     ++counters_.decode_steps;
   }
-}
-
-void Engine::Trace(const StepPlan& plan, int64_t begin_ns) {
-  StepRecord record;
-  record.step = plan.step;
-  record.begin_ns = begin_ns;
-  record.end_ns = now_ns_;
-  record.lane = plan.lane;
-  record.rows = static_cast<int32_t>(plan.rows.size());
-  record.tokens = plan.tokens;
-  record.held_pages = scheduler_.store().held_pages();
-  step_trace_->Add(record);
 }
 
 // True when there was something to tell.
@@ -297,10 +292,8 @@ bool Engine::Publish() {
   load.free_pages = store.free_pages();
   load.held_pages = store.held_pages();
   load.cached_pages = store.cached_pages();
-  const std::vector<int64_t>& held_of_group = store.pool().held_pages_of_group();
-  std::copy(held_of_group.begin(), held_of_group.end(), load.held_pages_of_group.begin());
-  const std::vector<int64_t>& cached_of_group = store.pool().cached_pages_of_group();
-  std::copy(cached_of_group.begin(), cached_of_group.end(), load.cached_pages_of_group.begin());
+  std::ranges::copy(store.pool().held_pages_of_group(), load.held_pages_of_group.begin());
+  std::ranges::copy(store.pool().cached_pages_of_group(), load.cached_pages_of_group.begin());
   if (tier_ != nullptr) {
     load.host_kv_bytes = tier_->host_bytes();
     load.disk_kv_bytes = tier_->disk_bytes();

@@ -104,13 +104,10 @@ class Engine {
     int64_t forwarded_ns = 0;  // Forward had returned; prefill only
   };
 
-  // The verbs, in the order of a step.
+  // The verbs that are not the runner's, in the order of a step.
   void Drain();
   void Reap();
   StepPlan Plan();
-  StatusOr<StepTicket> Forward(const StepPlan& plan) { return runner_.Forward(plan); }
-  Status Sample(const InFlight& step) { return runner_.Sample(step.ticket, life_.InputsOf(step.plan)); }
-  StatusOr<StepResult> Collect(StepTicket ticket) { return runner_.Collect(ticket); }
   void Apply(const InFlight& step, StepResult result);
   bool Publish();
 
@@ -118,9 +115,6 @@ class Engine {
   Status Run(StepPlan plan);
   Status CollectOldest();
   Status MovePages(bool waits);
-
-  void AnswerKvQuestions();
-  void Trace(const StepPlan& plan, int64_t begin_ns);
 
   void LoseDevice(const Status& status);
   void EndEverything(const Status& status);

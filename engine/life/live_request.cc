@@ -24,6 +24,15 @@ bool AllowsAny(std::span<const uint32_t> mask, std::span<const LogitAdjust> adju
   return allowed > 0;
 }
 
+// What all choices of a request, and all its branches, begin with.
+void Prepare(LiveRequest& live, int32_t number, LiveChoice& choice) {
+  choice.live = &live;
+  choice.request = &live.request;
+  choice.choice = number;
+  choice.identity = &live.identity;
+  choice.path = TextPath::Behind(live.path);
+}
+
 }  // namespace
 
 void LiveChoice::FillSamplingRow(int64_t position, SamplingRow* row) const {
@@ -78,6 +87,24 @@ int64_t LiveChoice::DiscardedTokens() const {
   return ViewAt(policy, last_row).left - policy.n_keep;
 }
 
+void LiveRequest::MakeChoices(const EngineLimits& limits) {
+  const ContextPolicy& policy = *request.context_policy;
+  const int64_t prompt_tokens = std::ssize(request.prompt);
+  const int64_t context = policy.type == ContextPolicyType::kNone ? limits.context : policy.n_ctx;
+  choices.resize(static_cast<size_t>(request.choices));
+  for (LiveChoice& choice : choices) {
+    Prepare(*this, static_cast<int32_t>(&choice - choices.data()), choice);
+    choice.tokens = SequenceTokens(request.prompt);
+    choice.max_len = prompt_tokens + request.stopping.max_tokens.value_or(context - prompt_tokens);
+    if (policy.type == ContextPolicyType::kReevaluate)
+      choice.Discard(ViewAt(policy, prompt_tokens - 1).discarded);
+    choice.moments.received_ns = request.received_ns;
+    choice.moments.tokenized_ns = request.tokenized_ns;
+    if (request.constraint.grammar == nullptr) continue;
+    choice.constraint = std::make_shared<OutputConstraint>(shared_from_this(), limits.max_constraint_step_ns);
+  }
+}
+
 void LiveRequest::MakeBranches() {
   const auto goes_on = [](const std::vector<int32_t>& candidate) { return candidate.size() > 1; };
   const auto count = std::count_if(request.candidates.begin(), request.candidates.end(), goes_on);
@@ -86,14 +113,10 @@ void LiveRequest::MakeBranches() {
   for (const std::vector<int32_t>& candidate : request.candidates) {
     if (!goes_on(candidate)) continue;
     LiveChoice& branch = branches[static_cast<size_t>(number)];
-    branch.live = this;
-    branch.request = &request;
-    branch.choice = ++number;
+    Prepare(*this, ++number, branch);
     branch.candidate = &candidate;
     branch.tokens = choices[0].tokens;
     for (size_t i = 0; i + 1 < candidate.size(); ++i) branch.tokens.push_back(candidate[i]);
-    branch.identity = &identity;
-    branch.path = TextPath::Behind(path);
     branch.max_len = branch.prompt_tokens();
   }
 }

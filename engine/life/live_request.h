@@ -11,6 +11,7 @@
 
 #include "engine/kv/names/text_path.h"
 #include "engine/output/request_output.h"
+#include "engine/request/limits.h"
 #include "engine/request/request.h"
 #include "engine/request/sampling_history.h"
 #include "engine/schedule/step_plan.h"
@@ -79,6 +80,7 @@ struct LiveRequest : std::enable_shared_from_this<LiveRequest> {
   // From the prompt's last step to its release: of candidates of several tokens, in their order.
   std::vector<LiveChoice> branches;
 
+  void MakeChoices(const EngineLimits& limits);
   void MakeBranches();
   // What was asked for: all scores in order, or none where some have not come.
   std::vector<TokenInfo> TakeScores();

@@ -42,30 +42,9 @@ void RequestLife::BeginStep(StepOutput* output, int64_t now_ns) {
 // ---- begin and wait -----------------------------------------------------------------------------
 
 void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
-  const Request& request = live->request;
-  live->seed = request.sampling.seed ? *request.sampling.seed : seeds_();
-  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  live->choices.resize(static_cast<size_t>(request.choices));
-  for (int32_t c = 0; c < request.choices; ++c) {
-    LiveChoice& choice = live->choices[static_cast<size_t>(c)];
-    choice.live = live.get();
-    choice.request = &request;
-    choice.choice = c;
-    choice.tokens = SequenceTokens(request.prompt);
-    choice.identity = &live->identity;
-    choice.path = TextPath::Behind(live->path);
-    const ContextPolicy& policy = *request.context_policy;
-    const bool endless = policy.type != ContextPolicyType::kNone;
-    const int64_t context = endless ? policy.n_ctx : limits_.context;
-    choice.max_len = prompt_tokens + request.stopping.max_tokens.value_or(context - prompt_tokens);
-    if (policy.type == ContextPolicyType::kReevaluate)
-      choice.Discard(ViewAt(policy, prompt_tokens - 1).discarded);
-    choice.moments.received_ns = request.received_ns;
-    choice.moments.tokenized_ns = request.tokenized_ns;
-    if (request.constraint.grammar != nullptr) {
-      choice.constraint = std::make_shared<OutputConstraint>(live, limits_.max_constraint_step_ns);
-    }
-  }
+  const std::optional<uint64_t>& seed = live->request.sampling.seed;
+  live->seed = seed ? *seed : seeds_();
+  live->MakeChoices(limits_);
   scheduler_.Admit(&live->choices[0], arrivals_++);
   waiting_.Add(std::move(live));
 }

@@ -59,6 +59,11 @@ Status CheckToken(const char* field, size_t index, int32_t token, int32_t vocab_
                            "; the vocabulary has the ids 0 to " + std::to_string(vocab_size - 1));
 }
 
+Status CheckTokens(const char* field, const std::vector<int32_t>& tokens, int32_t vocab_size) {
+  for (size_t i = 0; i < tokens.size(); ++i) TM_RETURN_IF_ERROR(CheckToken(field, i, tokens[i], vocab_size));
+  return {};
+}
+
 Status CheckPrompt(const Request& request, const ContextPolicy& policy, const EngineLimits& limits,
                    int32_t vocab_size) {
   if (request.prompt.empty()) return Refuse("prompt", "is empty; it must hold at least one token");
@@ -69,10 +74,7 @@ Status CheckPrompt(const Request& request, const ContextPolicy& policy, const En
     return Refuse("prompt", "has " + std::to_string(tokens) + " tokens; the context holds " +
                                 std::to_string(most) + ", output included");
   }
-  for (size_t i = 0; i < request.prompt.size(); ++i) {
-    TM_RETURN_IF_ERROR(CheckToken("prompt", i, request.prompt[i], vocab_size));
-  }
-  return {};
+  return CheckTokens("prompt", request.prompt, vocab_size);
 }
 
 Status CheckSampling(const SamplingParams& sampling, const EngineLimits& limits, int32_t vocab_size) {
@@ -142,9 +144,7 @@ Status CheckStops(const StoppingParams& stopping, const EngineLimits& limits, in
   }
   TM_RETURN_IF_ERROR(
       CheckCount("stopping.stop_token_ids", stopping.stop_token_ids.size(), limits.max_stop_token_ids));
-  for (size_t i = 0; i < stopping.stop_token_ids.size(); ++i) {
-    TM_RETURN_IF_ERROR(CheckToken("stopping.stop_token_ids", i, stopping.stop_token_ids[i], vocab_size));
-  }
+  TM_RETURN_IF_ERROR(CheckTokens("stopping.stop_token_ids", stopping.stop_token_ids, vocab_size));
   if (stopping.time_limit_ns < 0) {
     return Refuse("stopping.time_limit", "is " + std::to_string(stopping.time_limit_ns) + " ns, below 0");
   }
@@ -157,10 +157,7 @@ Status CheckConstraint(const ConstraintParams& constraint, const EngineLimits& l
     return Refuse("constraint.forced_prefix_ids", "needs a grammar behind it");
   }
   TM_RETURN_IF_ERROR(CheckCount("constraint.forced_prefix_ids", forced.size(), limits.max_forced_prefix_ids));
-  for (size_t i = 0; i < forced.size(); ++i) {
-    TM_RETURN_IF_ERROR(CheckToken("constraint.forced_prefix_ids", i, forced[i], vocab_size));
-  }
-  return {};
+  return CheckTokens("constraint.forced_prefix_ids", forced, vocab_size);
 }
 
 Status CheckPolicy(const ContextPolicy& policy, const OutputParams& output, const EngineLimits& limits) {
@@ -192,9 +189,7 @@ Status CheckCandidates(const Request& request, const ContextPolicy& policy, cons
   for (size_t c = 0; c < candidates.size(); ++c) {
     const std::string field = "candidates[" + std::to_string(c) + "]";
     if (candidates[c].empty()) return Refuse(field, "is empty; it must hold at least one token");
-    for (size_t i = 0; i < candidates[c].size(); ++i) {
-      TM_RETURN_IF_ERROR(CheckToken(field.c_str(), i, candidates[c][i], vocab_size));
-    }
+    TM_RETURN_IF_ERROR(CheckTokens(field.c_str(), candidates[c], vocab_size));
   }
   if (request.stopping.max_tokens != 0)
     return Refuse("stopping.max_tokens", "must be 0 where candidates are scored");
@@ -251,24 +246,6 @@ Status ValidateRequest(const Request& request, const EngineLimits& limits, int32
   TM_RETURN_IF_ERROR(CheckStops(request.stopping, limits, vocab_size));
   TM_RETURN_IF_ERROR(CheckConstraint(request.constraint, limits, vocab_size));
   return CheckOutput(request.output);
-}
-
-const char* FinishReasonName(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kStopSequence:
-      return "stop_sequence";
-    case FinishReason::kTimeLimit:
-      return "time_limit";
-    case FinishReason::kCancelled:
-      return "cancelled";
-    case FinishReason::kError:
-      return "error";
-  }
-  return "unknown";
 }
 
 }  // namespace tramontane

@@ -133,6 +133,10 @@ enum class FinishReason : int32_t {
   kError = 5,  // the choice's Status says what
 };
 inline constexpr size_t kFinishReasons = 6;
-const char* FinishReasonName(FinishReason reason);  // "stop", "length", ...
+inline const char* FinishReasonName(FinishReason reason) {
+  constexpr const char* kNames[kFinishReasons] = {"stop",       "length",    "stop_sequence",
+                                                  "time_limit", "cancelled", "error"};
+  return kNames[static_cast<size_t>(reason)];
+}
 
 }  // namespace tramontane
