@@ -72,6 +72,9 @@ struct LiveRequest : std::enable_shared_from_this<LiveRequest> {
   TextPath path;                               // of what the prompt's pages may be named by
   ConstraintStart constraint_start;
 
+  // Of heap memory that grows with what it asks for while it waits; the choices share one prompt.
+  int64_t queued_bytes() const;
+
   // ---- engine thread -----------------------------------------------------------------------------
   uint64_t seed = 0;
   bool queued = true;               // counts in the inbox

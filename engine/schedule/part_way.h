@@ -21,14 +21,35 @@ class PartWay {
   bool empty() const { return prompts_.empty(); }
   const std::vector<Sequence*>& all() const { return prompts_; }  // oldest first
 
-  void Add(Sequence* sequence);
-  void Remove(Sequence* sequence);
+  void Add(Sequence* sequence) {
+    InsertByAge(prompts_, sequence);
+    Update(sequence);
+  }
+  void Remove(Sequence* sequence) {
+    RemoveFrom(prompts_, sequence);
+    Count(sequence, {});
+  }
   // It was given pages, or positions of it were planned. REQUIRES: it is here.
-  void Update(Sequence* sequence);
+  void Update(Sequence* sequence) {
+    const bool is_unplanned = sequence->prefill_left() > 0;
+    Count(sequence, {.pages = PagesToStart(sequence->lease(), sequence->prefill_len()),
+                     .unplanned = is_unplanned ? 1 : 0,
+                     .long_unplanned = is_unplanned && !sequence->fits_one_chunk() ? 1 : 0});
+  }
   // Windows have let pages go since the last plan.
-  void UpdateAll();
+  void UpdateAll() {
+    for (Sequence* sequence : prompts_) Update(sequence);
+  }
   // Those of which every position is planned leave, and are appended.
-  void TakePlanned(std::vector<Sequence*>* planned);
+  void TakePlanned(std::vector<Sequence*>* planned) {
+    const auto is_planned = [](const Sequence* sequence) { return sequence->prefill_left() == 0; };
+    for (Sequence* sequence : prompts_) {
+      if (!is_planned(sequence)) continue;
+      Count(sequence, {});
+      planned->push_back(sequence);
+    }
+    std::erase_if(prompts_, is_planned);
+  }
 
   // Prompts with positions left to plan, and those of them that do not fit one chunk.
   int32_t unplanned() const { return unplanned_; }
@@ -36,13 +57,24 @@ class PartWay {
   // Pages that all of them still lack on the way to their ends, and those that older ones than this do; those
   // that one which has not started lacks.
   int64_t pages() const { return pages_; }
-  int64_t PagesOfOlder(const Sequence& sequence) const;
+  int64_t PagesOfOlder(const Sequence& sequence) const {
+    int64_t pages = pages_;  // from the youngest: who asks is mostly one of those
+    for (size_t end = prompts_.size(); end > 0 && !Older(*prompts_[end - 1], sequence); --end)
+      pages -= prompts_[end - 1]->needs_.pages;
+    return pages;
+  }
   int64_t PagesToStart(const Lease& lease, int64_t end) const {
     return store_.PagesToReach(lease, end, ahead_);
   }
 
  private:
-  void Count(Sequence* sequence, const Sequence::PrefillNeeds& needs);
+  // What it needed when it was counted last counts no more.
+  void Count(Sequence* sequence, const Sequence::PrefillNeeds& needs) {
+    pages_ += needs.pages - sequence->needs_.pages;
+    unplanned_ += needs.unplanned - sequence->needs_.unplanned;
+    long_unplanned_ += needs.long_unplanned - sequence->needs_.long_unplanned;
+    sequence->needs_ = needs;
+  }
 
   const KvStore& store_;
   const int64_t ahead_;

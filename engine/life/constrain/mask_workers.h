@@ -10,24 +10,43 @@
 #include <deque>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "engine/life/constrain/output_constraint.h"
 #include "engine/threads/signal.h"
 #include "engine/threads/spmc_queue.h"
+#include "kernels/core/check.h"
 
 namespace tramontane {
 
 class MaskWorkers {
  public:
   // `capacity` of each lane. `done` is notified after each piece of work; borrowed, outlives it.
-  MaskWorkers(int32_t threads, size_t capacity, Signal& done);
-  ~MaskWorkers();  // abandons what waits
+  MaskWorkers(int32_t threads, size_t capacity, Signal& done)
+      : done_(done), quick_(capacity), slow_(capacity) {
+    TM_CHECK(threads >= 1, "%d mask workers", threads);
+    workers_.resize(static_cast<size_t>(threads));
+    for (Worker& worker : workers_) {
+      const Takes takes = &worker == &workers_.front() ? Takes::kAll : Takes::kQuick;
+      worker.thread = std::thread([this, &worker, takes] { Loop(worker, takes); });
+    }
+  }
+  ~MaskWorkers() {  // abandons what waits
+    stopping_.store(true, std::memory_order_release);
+    for (Worker& worker : workers_) worker.work.Notify();
+    for (Worker& worker : workers_) worker.thread.join();
+  }
   MaskWorkers(const MaskWorkers&) = delete;
   MaskWorkers& operator=(const MaskWorkers&) = delete;
 
   // Once it has been worked on, or is abandoned, it is let go of, possibly as the last to hold it. False: as
   // many wait as may.
-  bool Post(std::shared_ptr<OutputConstraint> constraint);
+  bool Post(std::shared_ptr<OutputConstraint> constraint) {
+    Lane& lane = constraint->slow() ? slow_ : quick_;
+    if (!lane.TryPush(std::move(constraint))) return false;
+    for (Worker& worker : workers_) worker.work.Notify();
+    return true;
+  }
 
  private:
   using Lane = SpmcQueue<std::shared_ptr<OutputConstraint>>;
@@ -37,7 +56,18 @@ class MaskWorkers {
     std::thread thread;
   };
 
-  void Loop(Worker& worker, Takes takes);
+  void Loop(Worker& worker, Takes takes) {
+    std::shared_ptr<OutputConstraint> constraint;
+    while (!stopping_.load(std::memory_order_acquire)) {
+      if (!quick_.TryPop(&constraint) && !(takes == Takes::kAll && slow_.TryPop(&constraint))) {
+        worker.work.Wait(Signal::kForever);
+        continue;
+      }
+      constraint->Work();
+      constraint.reset();
+      done_.Notify();
+    }
+  }
 
   Signal& done_;
   Lane quick_;
