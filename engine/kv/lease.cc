@@ -12,7 +12,7 @@ bool ChangesWhatIsSeen(const ContextPolicy& policy) {
 
 }  // namespace
 
-// First positions that layers with this window keep in sight. After a discard of `shift` the newest query
+// After a discard of `shift` the newest query
 // stands at n_ctx - n_discard or later: a window that ends before the sinks there never meets them again.
 int64_t SinksOf(const ContextPolicy& policy, int32_t window) {
   if (!ChangesWhatIsSeen(policy)) return 0;
@@ -21,8 +21,7 @@ int64_t SinksOf(const ContextPolicy& policy, int32_t window) {
   return out_of_sight ? 0 : policy.n_keep;
 }
 
-// The first position at which some layer sees another set than without the policy: where the context is full,
-// or where a window leaves the sinks, which then stay.
+// Where the context is full, or where a window leaves the sinks, which then stay.
 int64_t PlainLength(const ContextPolicy& policy, const KvLayout& layout) {
   if (!ChangesWhatIsSeen(policy)) return INT64_MAX;
   int64_t length = policy.n_ctx;
@@ -31,7 +30,6 @@ int64_t PlainLength(const ContextPolicy& policy, const KvLayout& layout) {
   return length;
 }
 
-// Of one group: sinks, and what the narrower of the two windows holds.
 int64_t PagesOfGroupUnderPolicy(const KvLayout& layout, size_t group, const ContextPolicy& policy,
                                 int64_t ahead) {
   return Paging(layout.format).PagesFor(SinksOf(policy, layout.groups[group].window)) +

@@ -112,7 +112,6 @@ bool RequestLife::Release(LiveRequest& live) {
   return true;
 }
 
-// The first plan that a request is in takes it out of what waits.
 void RequestLife::LeaveQueue(LiveRequest& live) {
   if (!live.queued) return;
   live.queued = false;

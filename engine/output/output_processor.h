@@ -4,10 +4,6 @@
 // Threads: Back, Push from the engine thread; it owns the output thread, which runs the rest.
 // Bounded: `queue_steps` steps may wait; with more, Back() is null and the engine does not step until there
 // is room (`engine_wake` is notified). Readers are never waited for, so room comes.
-//
-// The output thread decides where a choice ends: at the token that completes a stop string, or where the
-// engine says so, whichever comes first in the order of tokens. What the engine computed beyond is dropped
-// here, so text, ids, logprobs and usage end at the same token however far the engine ran on.
 #pragma once
 
 #include <atomic>

@@ -1,8 +1,5 @@
 // BackendModelRunner: a ModelRunner over a Model and its Backend. One upload per step for Forward, one for
 // Sample, one small download for Collect. Engine thread only, after Create.
-//
-// Two steps may be open (limits.steps_in_flight), over one set of device buffers: ops run in order, so each
-// buffer is free when the op that writes it next runs. The host's side of the packed plan is there twice.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
-// StepPlan: what one step computes. A printable value; made by Scheduler::Plan, read by the ModelRunner,
+// StepPlan: what one step computes. A value; made by Scheduler::Plan, read by the ModelRunner,
 // handed back to Scheduler::Apply. Engine thread only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "engine/request/sequence.h"
@@ -39,7 +39,7 @@ struct StepRow {
 inline int64_t EndOf(const StepRow& row) { return row.start + row.count; }
 
 // Whether the row sees other positions than its layers' windows say.
-bool SeesSinks(const StepRow& row);
+inline bool SeesSinks(const StepRow& row) { return EndOf(row) > row.sequence->lease().plain_len; }
 inline bool IsPlain(const StepRow& row) { return !SeesSinks(row); }
 
 struct StepPlan {
@@ -55,12 +55,9 @@ struct StepPlan {
   std::span<const Want> WantsOf(const StepRow& row) const {
     return std::span(wants).subspan(row.want_begin, row.want_end - row.want_begin);
   }
-  int64_t Draws(const StepRow& row) const;  // how many of its wants are some
-
-  // "step 7 prefill cost 97: r1.0[0,64) r2.0[0,32)*": request id, choice, positions. * draws, *3 draws for
-  // three choices, ?[0,31) scores what follows those positions; "copies 2" after the cost when pages are
-  // copied.
-  std::string ToString() const;
+  int64_t Draws(const StepRow& row) const {  // how many of its wants are some
+    return std::ranges::count(WantsOf(row), Want::Kind::kDraw, &Want::kind);
+  }
 };
 
 }  // namespace tramontane

@@ -9,6 +9,34 @@
 #include "kernels/paged_kv.h"
 
 namespace tramontane {
+namespace {
+
+std::string Range(int64_t begin, int64_t end) {
+  return "[" + std::to_string(begin) + "," + std::to_string(end) + ")";
+}
+
+std::string RowToString(const StepPlan& plan, const StepRow& row) {
+  std::string text = row.sequence->request->id + "." + std::to_string(row.sequence->choice) +
+                     Range(row.start, row.start + row.count);
+  const int64_t draws = plan.Draws(row);
+  const auto scores = plan.WantsOf(row).first(plan.WantsOf(row).size() - static_cast<size_t>(draws));
+  if (!scores.empty()) text += "?" + Range(scores.front().position, scores.back().position + 1);
+  if (draws > 0) text += "*";
+  if (draws > 1) text += std::to_string(draws);
+  return text;
+}
+
+}  // namespace
+
+std::string ToString(const StepPlan& plan) {
+  if (plan.lane == Lane::kIdle) return "idle";
+  std::string text =
+      "step " + std::to_string(plan.step) + " " + LaneName(plan.lane) + " cost " + std::to_string(plan.cost);
+  if (!plan.copies.empty()) text += " copies " + std::to_string(plan.copies.size());
+  text += ":";
+  for (const StepRow& row : plan.rows) text += " " + RowToString(plan, row);
+  return text;
+}
 
 KvLayout TestLayout(const std::vector<int32_t>& windows, int32_t page_size) {
   return MakeKvLayout(windows, {.kv_heads = 1, .head_dim = 8, .page_size = page_size});
@@ -102,7 +130,7 @@ bool FakeServing::Step() {
   if (static_cast<int32_t>(in_flight_.size()) < limits_.steps_in_flight) {
     StepPlan plan = PlanAndWatchPreemption();
     if (plan.lane != Lane::kIdle) {
-      last_plan_ = plan.ToString();
+      last_plan_ = ToString(plan);
       if (on_plan) on_plan(plan);
       CheckPlan(plan);
       Run(plan);

@@ -23,6 +23,11 @@
 
 namespace tramontane {
 
+// "step 7 prefill cost 97: r1.0[0,64) r2.0[0,32)*": request id, choice, positions. * draws, *3 draws for
+// three choices, ?[0,31) scores what follows those positions; "copies 2" after the cost when pages are
+// copied.
+std::string ToString(const StepPlan& plan);
+
 KvLayout TestLayout(const std::vector<int32_t>& windows, int32_t page_size);
 
 // What a test asks for; `id` names the request in plans.

@@ -157,19 +157,19 @@ class BoundWatch {
       }
     }
     longest_gap_ = std::max(longest_gap_, gap_);
-    EXPECT_LE(gap_, LongestWait()) << plan.ToString();
+    EXPECT_LE(gap_, LongestWait()) << ToString(plan);
     for (const StepRow& row : plan.rows) {
       const std::string& id = row.sequence->request->id;
       if (plan.lane == Lane::kPrefill && row.start + row.count == row.sequence->prefill_len())
         prompts_.erase(id);
       const auto first_chunk = waiting_.find(id);
       if (first_chunk == waiting_.end()) continue;
-      EXPECT_GE(first_chunk->second.prefill_steps, 0) << id << " starts too late, in " << plan.ToString();
-      EXPECT_GE(first_chunk->second.steps, 0) << id << " starts too late, in " << plan.ToString();
+      EXPECT_GE(first_chunk->second.prefill_steps, 0) << id << " starts too late, in " << ToString(plan);
+      EXPECT_GE(first_chunk->second.steps, 0) << id << " starts too late, in " << ToString(plan);
       waiting_.erase(first_chunk);
     }
     for (const auto& [id, waiting] : waiting_) {
-      EXPECT_GT(waiting.prefill_steps, 0) << id << " still waits in " << plan.ToString();
+      EXPECT_GT(waiting.prefill_steps, 0) << id << " still waits in " << ToString(plan);
     }
     for (const StepRow& row : plan.rows) {
       const int64_t end = row.start + row.count;
@@ -312,7 +312,7 @@ TEST(SchedulerBoundsTest, TheGapHoldsInSeconds) {
     serving.on_plan = [&](const StepPlan& plan) {
       gap_ns = decodes ? gap_ns + serving.step_ns(plan) : 0;
       if (plan.lane == Lane::kPrefill && decodes) {
-        EXPECT_GE(plan.tokens, std::min<int64_t>(to_prefill, limits.least_step_tokens)) << plan.ToString();
+        EXPECT_GE(plan.tokens, std::min<int64_t>(to_prefill, limits.least_step_tokens)) << ToString(plan);
         cut_steps += plan.tokens < std::min<int64_t>(to_prefill, limits.max_step_tokens);
         // No token stands deeper than 600.
         const double least_ns =
@@ -323,7 +323,7 @@ TEST(SchedulerBoundsTest, TheGapHoldsInSeconds) {
       if (plan.lane == Lane::kDecode) {
         EXPECT_LE(static_cast<double>(gap_ns),
                   1.01 * std::max(most_ns, static_cast<double>(limits.decode_gap_ns)))
-            << plan.ToString();
+            << ToString(plan);
         gap_ns = 0;
         most_ns = decode_ns;
       } else {

@@ -153,7 +153,7 @@ TEST(SchedulerTest, AFinishedSequenceKeepsItsPagesWhileAStepInFlightMentionsIt) 
   scheduler.Admit(&sequence, 0);
   const StepPlan prefill = scheduler.Plan(1);
   const StepPlan decode = scheduler.Plan(2);
-  EXPECT_EQ(decode.ToString(), "step 2 decode cost 1: a.0[3,4)*") << "its token is still on the device";
+  EXPECT_EQ(ToString(decode), "step 2 decode cost 1: a.0[3,4)*") << "its token is still on the device";
 
   scheduler.Finish(&sequence);
   EXPECT_FALSE(sequence.releasable());
@@ -181,7 +181,7 @@ TEST(SchedulerTest, PositionsThatAreNotAcceptedArePlannedAgain) {
   sequence.tokens.push_back(4);
   scheduler.Apply(scheduler.Plan(2), {{.accepted = 0}});
   EXPECT_EQ(sequence.accepted_len(), 3);
-  EXPECT_EQ(scheduler.Plan(3).ToString(), "step 3 decode cost 1: a.0[3,4)*");
+  EXPECT_EQ(ToString(scheduler.Plan(3)), "step 3 decode cost 1: a.0[3,4)*");
 }
 
 // Plans a step and applies it; who draws gets token 1.
@@ -260,7 +260,7 @@ TEST(SchedulerTest, RowsThatSeeSinksComeBehindThoseOfWindowsAlone) {
     scheduler.Admit(&sequences[i], i);
   }
   std::vector<std::string> steps;
-  for (int step = 0; step < 5; ++step) steps.push_back(StepOf(scheduler).ToString());
+  for (int step = 0; step < 5; ++step) steps.push_back(ToString(StepOf(scheduler)));
   EXPECT_THAT(steps, ElementsAre("step 1 prefill cost 7: a.0[0,2)* b.0[0,2)* c.0[0,2)*",
                                  "step 2 decode cost 3: a.0[2,3)* b.0[2,3)* c.0[2,3)*",
                                  "step 3 decode cost 3: a.0[3,4)* b.0[3,4)* c.0[3,4)*",
