@@ -253,21 +253,6 @@ int32_t PaddingBegin(const Tokenizer& tokenizer, const ModelConfig& config) {
 
 // In the order in which the parts are made: the thread stops first, the pool goes last.
 struct EngineHost::Impl {
-  Impl(EngineHostPlan the_plan, std::unique_ptr<Model> the_model,
-       std::unique_ptr<const Tokenizer> the_tokenizer, ChatFormatPtr the_chat_format, PoolMemory the_pool,
-       std::unique_ptr<BackendModelRunner> the_runner, std::unique_ptr<KvTier> tier,
-       std::string the_weight_sample, const Clock& clock)
-      : weight_sample(std::move(the_weight_sample)),
-        plan(std::move(the_plan)),
-        model(std::move(the_model)),
-        tokenizer(std::move(the_tokenizer)),
-        chat_format(std::move(the_chat_format)),
-        pool(std::move(the_pool)),
-        runner(std::move(the_runner)),
-        engine(plan.limits, ModelFor(*model, CostsOf(plan)), *runner, tokenizer.get(), clock,
-               std::move(tier)),
-        thread(engine) {}
-
   const std::string weight_sample;
   const EngineHostPlan plan;
   const std::unique_ptr<Model> model;
@@ -276,7 +261,7 @@ struct EngineHost::Impl {
   const PoolMemory pool;
   const std::unique_ptr<BackendModelRunner> runner;
   Engine engine;
-  EngineThread thread;
+  EngineThread thread{engine};
 };
 
 StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(OpenedModel opened, Backend& backend,
@@ -300,9 +285,14 @@ StatusOr<std::unique_ptr<EngineHost>> EngineHost::Start(OpenedModel opened, Back
   const Status warm = WarmUp(plan.limits, ModelFor(*model, {}), *runner, clock);
   if (!warm.ok()) return Status(warm.code(), folder + ": " + warm.message());
   TM_ASSIGN_OR_RETURN(std::unique_ptr<KvTier> tier, MakeTier(backend, *runner, options.tier, clock, &plan));
-  return std::unique_ptr<EngineHost>(new EngineHost(std::make_unique<Impl>(
-      std::move(plan), std::move(model), std::move(tokenizer), std::move(chat_format), std::move(pool),
-      std::move(runner), std::move(tier), std::move(weight_sample), clock)));
+  const EngineLimits limits = plan.limits;
+  const EngineModel engine_model = ModelFor(*model, CostsOf(plan));
+  const Tokenizer* const text = tokenizer.get();
+  BackendModelRunner& steps = *runner;
+  return std::unique_ptr<EngineHost>(new EngineHost(std::unique_ptr<Impl>(
+      new Impl{std::move(weight_sample), std::move(plan), std::move(model), std::move(tokenizer),
+               std::move(chat_format), std::move(pool), std::move(runner),
+               Engine(limits, engine_model, steps, text, clock, std::move(tier))})));
 }
 
 EngineHost::EngineHost(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -4,15 +4,19 @@
 // Engine thread; streams put themselves into CancelledStreams from any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/life/live_request.h"
 #include "engine/output/token_stream.h"
 #include "engine/request/step_bounds.h"
+#include "kernels/core/check.h"
 
 namespace tramontane {
 
@@ -21,9 +25,23 @@ class WaitingRequests {
   // `cancelled`: where the streams of all requests say so, of those that wait and of others. Borrowed.
   explicit WaitingRequests(CancelledStreams& cancelled) : cancelled_(cancelled) {}
 
-  void Add(std::shared_ptr<LiveRequest> request);
+  void Add(std::shared_ptr<LiveRequest> request) {
+    const int64_t arrival = ArrivalOf(*request);
+    const TokenStream* const stream = request->output.stream.get();
+    if (const int64_t end_ns = request->request.OutOfTimeNs(); end_ns != INT64_MAX) {
+      deadlines_.push_back({.end_ns = end_ns, .arrival = arrival});
+      std::push_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
+    }
+    arrivals_[stream] = arrival;
+    requests_[arrival] = std::move(request);
+    if (stream->cancelled()) cancelled_.Push(stream);  // it said so before it was here to be known
+  }
   // REQUIRES: it is here.
-  std::shared_ptr<LiveRequest> Take(const LiveRequest& request);
+  std::shared_ptr<LiveRequest> Take(const LiveRequest& request) {
+    const auto at = requests_.find(ArrivalOf(request));
+    TM_CHECK(at != requests_.end(), "request %s does not wait", request.request.id.c_str());
+    return Remove(at);
+  }
 
   // Calls end(request) for those that were cancelled or are out of time, and lets go of them; as many as a
   // step may end or look up (step_bounds.h). Cancelled before it was added counts, too.
@@ -33,7 +51,9 @@ class WaitingRequests {
   bool has_due() const { return has_due_; }
   // The same for all, oldest first.
   template <typename End>
-  void EndAll(const End& end);
+  void EndAll(const End& end) {
+    while (!requests_.empty()) end(*Remove(requests_.begin()));
+  }
 
   size_t size() const { return requests_.size(); }
   int64_t visits() const { return visits_; }  // requests that EndDue looked at, since the beginning
@@ -48,10 +68,29 @@ class WaitingRequests {
 
   static int64_t ArrivalOf(const LiveRequest& request) { return request.choices[0].arrival(); }
   template <typename End>
-  void EndOne(Requests::iterator at, const End& end);
-  std::shared_ptr<LiveRequest> Remove(Requests::iterator at);
-  int64_t PopDeadline();
-  void DropOldDeadlines();
+  void EndOne(Requests::iterator at, const End& end) {
+    ++visits_;
+    end(*Remove(at));
+  }
+  std::shared_ptr<LiveRequest> Remove(Requests::iterator at) {
+    std::shared_ptr<LiveRequest> request = std::move(at->second);
+    requests_.erase(at);
+    arrivals_.erase(request->output.stream.get());
+    DropOldDeadlines();
+    return request;
+  }
+  int64_t PopDeadline() {
+    std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
+    const int64_t arrival = deadlines_.back().arrival;
+    deadlines_.pop_back();
+    return arrival;
+  }
+  void DropOldDeadlines() {
+    constexpr size_t kFewDeadlines = 64;  // beside so many sweeping costs less than what made them
+    if (deadlines_.size() <= 2 * requests_.size() + kFewDeadlines) return;
+    std::erase_if(deadlines_, [this](const Deadline& d) { return requests_.count(d.arrival) == 0; });
+    std::make_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
+  }
 
   CancelledStreams& cancelled_;
   Requests requests_;
@@ -81,17 +120,6 @@ void WaitingRequests::EndDue(int64_t now_ns, const End& end) {
     if (at != requests_.end()) EndOne(at, end);
   }
   has_due_ = visits_ == most_visits || names == kCancelsLookedUp.most;
-}
-
-template <typename End>
-void WaitingRequests::EndAll(const End& end) {
-  while (!requests_.empty()) end(*Remove(requests_.begin()));
-}
-
-template <typename End>
-void WaitingRequests::EndOne(Requests::iterator at, const End& end) {
-  ++visits_;
-  end(*Remove(at));
 }
 
 }  // namespace tramontane

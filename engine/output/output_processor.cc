@@ -8,6 +8,13 @@ namespace {
 
 constexpr int64_t kBehindBytes = 64 << 10;  // a reader that does not take these is behind
 
+StreamDelta DeltaOf(const ChoiceOutput& output, const ChoiceText& text, ChoiceText::Shown shown) {
+  return {.choice = output.choice,
+          .text = std::move(shown.text),
+          .completion_tokens = text.tokens(),
+          .marks = std::move(shown.marks)};
+}
+
 }  // namespace
 
 OutputProcessor::OutputProcessor(const EngineLimits& limits, Signal& engine_wake,
@@ -64,18 +71,14 @@ const std::string* OutputProcessor::DeliverToken(ChoiceOutput& output, ChoiceTex
   const int64_t token_ns = output.timings.finished_ns;  // of the step that computed it
   metrics_.OnToken(output.timings, token_ns, std::exchange(last_token_ns, token_ns));
 
-  StreamDelta delta;
-  delta.choice = output.choice;
-  delta.token_ids = {output.token->token};
   ChoiceText::Shown gain;
   const auto spelling = shown ? ChoiceText::Spelling::kShown : ChoiceText::Spelling::kHidden;
   output.token->use = text.UseOf(output.token->token, spelling);
   const std::string* stop = text.Append(output.token->token, spelling, &gain);
   if (stop == nullptr && output.end) stop = text.Flush(&gain);
-  delta.text = std::move(gain.text);
-  delta.marks = std::move(gain.marks);
+  StreamDelta delta = DeltaOf(output, text, std::move(gain));
+  delta.token_ids = {output.token->token};
   if (request.output.logprobs >= 0) delta.logprobs.push_back(*std::move(output.token));
-  delta.completion_tokens = text.tokens();
   RequestOutput& live = *output.request;
   const Unread unread = live.stream->PutDelta(std::move(delta), output.timings, output.usage);
   std::string fault = live.outcome.ok() ? UnreadFault(unread, output.choice) : "";
@@ -131,12 +134,7 @@ void OutputProcessor::FlushHeldText(const ChoiceOutput& output, ChoiceText& text
   ChoiceText::Shown held;
   text.Flush(&held);
   if (held.text.empty() && held.marks.empty()) return;
-  StreamDelta delta;
-  delta.choice = output.choice;
-  delta.text = std::move(held.text);
-  delta.marks = std::move(held.marks);
-  delta.completion_tokens = text.tokens();
-  output.request->stream->PutDelta(std::move(delta), output.timings, output.usage);
+  output.request->stream->PutDelta(DeltaOf(output, text, std::move(held)), output.timings, output.usage);
 }
 
 }  // namespace tramontane

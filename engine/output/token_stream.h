@@ -57,11 +57,11 @@ struct TextMark {
 
 struct StreamDelta {
   int32_t choice = 0;
-  std::vector<int32_t> token_ids;
-  std::string text;                 // whole code points only
-  std::vector<TokenInfo> logprobs;  // one per token id when asked for
-  int64_t completion_tokens = 0;    // of the choice so far
-  std::vector<TextMark> marks;      // in `text`, in their order; each in one delta of a choice
+  std::vector<int32_t> token_ids = {};
+  std::string text;                      // whole code points only
+  std::vector<TokenInfo> logprobs = {};  // one per token id when asked for
+  int64_t completion_tokens = 0;         // of the choice so far
+  std::vector<TextMark> marks;           // in `text`, in their order; each in one delta of a choice
 };
 
 struct StreamFinished {

@@ -19,15 +19,10 @@ struct Bound {
 };
 
 const char* WhenBothLanesCouldGo(LanePolicy policy) {
-  switch (policy) {
-    case LanePolicy::kFair:
-      return "after max_prefill_steps prefill steps comes a decode step";
-    case LanePolicy::kPrefillFirst:
-      return "decode waits while a prompt can go on";
-    case LanePolicy::kDecodeFirst:
-      return "prompts wait while something can decode";
-  }
-  return "unknown";
+  constexpr const char* kWords[] = {"after max_prefill_steps prefill steps comes a decode step",
+                                    "decode waits while a prompt can go on",
+                                    "prompts wait while something can decode"};
+  return kWords[static_cast<size_t>(policy)];
 }
 
 // Of a text that is looked up whole, where it is longer than what a step looks up of several.

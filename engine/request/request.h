@@ -1,6 +1,7 @@
 // What was asked: immutable once submitted. Built by an RPC's worker, moved to the engine.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -80,6 +81,14 @@ struct Request {
   int64_t deadline_ns = 0;  // on the engine's clock; past it: DEADLINE_EXCEEDED. 0: none
   int64_t received_ns = 0;
   int64_t tokenized_ns = 0;
+
+  // When its deadline or its limit of time ends it, whichever is first; INT64_MAX where it has neither.
+  int64_t OutOfTimeNs() const {
+    const int64_t limit_ns = stopping.time_limit_ns;
+    const bool is_limited = limit_ns > 0 && received_ns <= INT64_MAX - limit_ns;
+    return std::min(deadline_ns > 0 ? deadline_ns : INT64_MAX,
+                    is_limited ? received_ns + limit_ns : INT64_MAX);
+  }
 };
 
 inline constexpr size_t kMaxCacheSaltBytes = 256;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/kv/names/paging.h"
@@ -27,21 +28,62 @@ class TextPath {
   TextPath() = default;
   // `plain_end`: where the first block begins that is named by the policy; INT64_MAX: none is.
   TextPath(const TextIdentity& identity, int64_t plain_end, Paging paging,
-           PrefixHashFunction hash = ChainedHash);
+           PrefixHashFunction hash = ChainedHash)
+      : policy_(identity.policy), plain_end_(plain_end), paging_(paging), hash_(hash) {
+    std::vector<int32_t> mark;
+    SaltMark(identity.salt, paging, &mark);
+    PassMark(mark);
+    front_ = last_;
+  }
   // A text that begins with that of `prompt`, which outlives it and stays as it is.
-  static TextPath Behind(const TextPath& prompt);
+  static TextPath Behind(const TextPath& prompt) {
+    TextPath path;
+    path.prompt_ = &prompt;
+    path.prompt_blocks_ = prompt.blocks();
+    path.front_ = prompt.front_;
+    path.last_ = prompt.last_;
+    path.policy_ = prompt.policy_;
+    path.plain_end_ = prompt.plain_end_;
+    path.paging_ = prompt.paging_;
+    path.hash_ = prompt.hash_;
+    return path;
+  }
 
   int64_t blocks() const { return prompt_blocks_ + std::ssize(own_); }
   const PrefixHash& at(int64_t block) const {
     return block < prompt_blocks_ ? prompt_->at(block) : own_[static_cast<size_t>(block - prompt_blocks_)];
   }
   // Hashes the whole blocks of tokens [0, end) that are not yet; returns how many. `tokens`: the text's.
-  int64_t Extend(TokenView tokens, int64_t end);
+  int64_t Extend(TokenView tokens, int64_t end) {
+    if (hash_ == nullptr) return 0;
+    std::vector<int32_t> scratch;
+    const int64_t known = blocks();
+    for (int64_t block = known; block < paging_.PageOf(end); ++block) {
+      const int64_t begin = paging_.BeginOf(block);
+      if (begin == plain_end_) {
+        PolicyMark(policy_, paging_, &scratch);
+        PassMark(scratch);
+      }
+      last_ = hash_(last_, tokens.Piece(begin, paging_.tokens(), &scratch));
+      own_.push_back(last_);
+    }
+    return blocks() - known;
+  }
   // Its tokens are others now.
-  void Clear();
+  void Clear() {
+    prompt_ = nullptr;
+    prompt_blocks_ = 0;
+    own_.clear();
+    last_ = front_;
+  }
   int64_t bytes() const { return std::ssize(own_) * static_cast<int64_t>(sizeof(PrefixHash)); }
 
  private:
+  void PassMark(std::span<const int32_t> mark) {
+    const auto block = static_cast<size_t>(paging_.tokens());
+    for (size_t at = 0; at < mark.size(); at += block) last_ = hash_(last_, mark.subspan(at, block));
+  }
+
   const TextPath* prompt_ = nullptr;
   int64_t prompt_blocks_ = 0;
   std::vector<PrefixHash> own_;
