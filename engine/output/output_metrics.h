@@ -6,25 +6,44 @@
 // else.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "engine/request/request.h"
 
 namespace tramontane {
 
+// To a counter with one writer: cheaper than fetch_add.
+template <typename T>
+void AddAlone(std::atomic<T>& counter, T amount) {
+  counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+}
+
 // Durations by size. One thread observes.
 class LatencyHistogram {
  public:
-  explicit LatencyHistogram(std::vector<double> bounds_seconds);  // ascending, inclusive
+  // `bounds_seconds`: ascending, inclusive.
+  explicit LatencyHistogram(std::vector<double> bounds_seconds)
+      : bounds_(std::move(bounds_seconds)), counts_(bounds_.size() + 1) {}
 
-  void Observe(int64_t duration_ns);
+  void Observe(int64_t duration_ns) {
+    const double seconds = static_cast<double>(duration_ns) / 1e9;
+    const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), seconds) - bounds_.begin();
+    AddAlone(counts_[static_cast<size_t>(bucket)], int64_t{1});
+    AddAlone(sum_, seconds);
+  }
 
   const std::vector<double>& bounds_seconds() const { return bounds_; }
-  std::vector<int64_t> Counts()
-      const;  // [bounds + 1], not cumulative; the last is of what is above all bounds
+  // [bounds + 1], not cumulative; the last is of what is above all bounds.
+  std::vector<int64_t> Counts() const {
+    std::vector<int64_t> counts;
+    for (const std::atomic<int64_t>& count : counts_) counts.push_back(count.load(std::memory_order_relaxed));
+    return counts;
+  }
   double sum_seconds() const { return sum_.load(std::memory_order_relaxed); }
 
  private:
@@ -35,12 +54,16 @@ class LatencyHistogram {
 
 class OutputMetrics {
  public:
-  OutputMetrics();
-
   // A choice's token was delivered. `last_token_ns`: when its token before this one was computed; 0: it is
   // the first.
-  void OnToken(const Timings& timings, int64_t token_ns, int64_t last_token_ns);
-  void OnFinished(FinishReason reason);
+  void OnToken(const Timings& timings, int64_t token_ns, int64_t last_token_ns) {
+    if (last_token_ns == 0) {
+      time_to_first_token_.Observe(token_ns - timings.received_ns);
+    } else {
+      inter_token_latency_.Observe(token_ns - last_token_ns);
+    }
+  }
+  void OnFinished(FinishReason reason) { AddAlone(finished_[static_cast<size_t>(reason)], int64_t{1}); }
 
   // Of each choice: from the request's receipt to its first token, and from each token to the next.
   const LatencyHistogram& time_to_first_token() const { return time_to_first_token_; }
@@ -50,8 +73,11 @@ class OutputMetrics {
   }
 
  private:
-  LatencyHistogram time_to_first_token_;
-  LatencyHistogram inter_token_latency_;
+  // The bounds that dashboards made for vLLM know.
+  LatencyHistogram time_to_first_token_{{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                         1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560}};
+  LatencyHistogram inter_token_latency_{
+      {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}};
   std::array<std::atomic<int64_t>, kFinishReasons> finished_{};
 };
 

@@ -17,14 +17,14 @@ KvReport::Table ReportTable(const PageTable& table) {
 }
 
 KvReport::OfSequence ReportSequence(const Sequence& sequence) {
-  KvReport::OfSequence report;
-  report.id = sequence.request->id;
-  report.choice = sequence.choice;
-  report.state = sequence.state();
-  report.tokens = sequence.accepted_len();
-  report.prefix_tokens = sequence.lease().hit_tokens;
-  report.policy = sequence.request->context_policy.value_or(ContextPolicy());
-  report.identity = *sequence.identity;
+  KvReport::OfSequence report = {.id = sequence.request->id,
+                                 .choice = sequence.choice,
+                                 .state = sequence.state(),
+                                 .tokens = sequence.accepted_len(),
+                                 .prefix_tokens = sequence.lease().hit_tokens,
+                                 .policy = sequence.policy(),
+                                 .identity = *sequence.identity,
+                                 .tables = {}};
   for (const PageTable& table : sequence.lease().tables) report.tables.push_back(ReportTable(table));
   return report;
 }
