@@ -59,10 +59,6 @@ StreamUpdate TokenStream::Take() {
   return std::exchange(pending_, StreamUpdate{});
 }
 
-void TokenStream::PutStarted(StreamStarted started) {
-  Put([&](StreamUpdate& pending) { pending.started = std::move(started); });
-}
-
 Unread TokenStream::PutDelta(StreamDelta delta, const Timings& timings, const Usage& usage) {
   const bool first_ids = !delta.token_ids.empty() && !std::exchange(had_ids_, true);
   const bool first_text = !delta.text.empty() && !std::exchange(had_text_, true);
@@ -77,28 +73,6 @@ Unread TokenStream::PutDelta(StreamDelta delta, const Timings& timings, const Us
               .bytes_of_all = *unread_ += bytes};
   });
   return unread;
-}
-
-void TokenStream::PutFinished(StreamFinished finished) {
-  Put([&](StreamUpdate& pending) { pending.finished.push_back(std::move(finished)); });
-}
-
-void TokenStream::PutDone(Status status) {
-  Put([&](StreamUpdate& pending) {
-    pending.done = true;
-    pending.status = std::move(status);
-  });
-}
-
-template <typename Change>
-void TokenStream::Put(Change change) {
-  bool was_empty;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    was_empty = pending_.empty();
-    change(pending_);
-  }
-  if (was_empty && on_ready_) on_ready_();
 }
 
 }  // namespace tramontane

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/request/request.h"
@@ -134,16 +135,33 @@ class TokenStream {
 
   // ---- output thread ----------------------------------------------------------------------------
 
-  void PutStarted(StreamStarted started);
+  void PutStarted(StreamStarted started) {
+    Put([&](StreamUpdate& pending) { pending.started = std::move(started); });
+  }
   // `timings` and `usage`: of the choice, as of the step that gave the last of the delta. What now waits for
   // the reader.
   Unread PutDelta(StreamDelta delta, const Timings& timings = {}, const Usage& usage = {});
-  void PutFinished(StreamFinished finished);
-  void PutDone(Status status);
+  void PutFinished(StreamFinished finished) {
+    Put([&](StreamUpdate& pending) { pending.finished.push_back(std::move(finished)); });
+  }
+  void PutDone(Status status) {
+    Put([&](StreamUpdate& pending) {
+      pending.done = true;
+      pending.status = std::move(status);
+    });
+  }
 
  private:
   template <typename Change>
-  void Put(Change change);
+  void Put(Change change) {
+    bool was_empty;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      was_empty = pending_.empty();
+      change(pending_);
+    }
+    if (was_empty && on_ready_) on_ready_();
+  }
 
   const std::string request_id_;
   const std::function<void()> on_ready_;

@@ -76,8 +76,6 @@ Status BackendModelRunner::RunLayers(const StepPlan& plan, int32_t layers) {
   return OpStatus(backend_.WaitFence(backend_.RecordFence()), backend_, what);
 }
 
-// ---- Forward ------------------------------------------------------------------------------------
-
 StatusOr<StepTicket> BackendModelRunner::Forward(const StepPlan& plan) {
   OpenStep& step = PlaceOf(plan.step);
   TM_CHECK(step.id == 0, "step %lld is in flight", static_cast<long long>(step.id));
@@ -155,8 +153,6 @@ BackendModelRunner::OpenStep& BackendModelRunner::Find(StepTicket ticket, const 
   TM_CHECK(step.id == ticket.id, "step %lld is %s, and is not open", static_cast<long long>(ticket.id), verb);
   return step;
 }
-
-// ---- Sample and Collect -------------------------------------------------------------------------
 
 Status BackendModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs) {
   OpenStep& step = Find(ticket, "sampled");

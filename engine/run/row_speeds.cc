@@ -47,12 +47,9 @@ int32_t LeastFastRows(std::span<const RowSpeed> speeds) {
   TM_CHECK(!speeds.empty(), "no speeds");
   double best = 0;
   for (const RowSpeed& speed : speeds) best = std::max(best, speed.rows_per_second());
-  int32_t least = speeds[0].rows;
-  bool found = false;
+  int32_t least = INT32_MAX;
   for (const RowSpeed& speed : speeds) {
-    if (speed.rows_per_second() < kShareOfBest * best || (found && speed.rows >= least)) continue;
-    least = speed.rows;
-    found = true;
+    if (speed.rows_per_second() >= kShareOfBest * best) least = std::min(least, speed.rows);
   }
   return least;
 }

@@ -79,8 +79,6 @@ int64_t SamplingPass::InputBytes(const EngineLimits& limits, int32_t vocab_size)
   return LayRound(MaxLogitRows(limits), limits.max_sequences, MaxAdjusts(limits, vocab_size), {}).bytes;
 }
 
-// ---- the rows -----------------------------------------------------------------------------------
-
 void LogitRows::List(const StepPlan& plan) {
   rows.clear();
   wants = plan.wants.size();
@@ -121,8 +119,6 @@ void LogitRows::PadTo(int32_t count) {
   rows.resize(static_cast<size_t>(count), padding);
 }
 
-// ---- buffers ------------------------------------------------------------------------------------
-
 int64_t SamplingPass::HostBytes(const EngineLimits& limits, int32_t vocab_size) {
   return InputBytes(limits, vocab_size) + MaskBytes(limits, vocab_size) + RecordBytes(MaxLogitRows(limits));
 }
@@ -144,8 +140,6 @@ Status SamplingPass::Allocate() {
   return logits_.Allocate(backend_, 0,
                           int64_t{limits_.logit_rows()} * vocab_size_ * static_cast<int64_t>(sizeof(float)));
 }
-
-// ---- rounds -------------------------------------------------------------------------------------
 
 Status SamplingPass::Run(LogitRows& step, const Recorded* recorded, int64_t number) {
   what_ = "sampling step " + std::to_string(number);
@@ -289,8 +283,6 @@ OpCode SamplingPass::SampleRound(const Round& round) {
   }
   return OpCode::kOk;
 }
-
-// ---- records ------------------------------------------------------------------------------------
 
 Status SamplingPass::QueueDownload(const LogitRows& step) {
   if (step.rows.empty()) return {};

@@ -56,9 +56,6 @@ class Admission {
   KvStore& store_;
   const PrefillShare& share_;
 
-  struct IsOlder {
-    bool operator()(const Sequence* a, const Sequence* b) const { return Older(*a, *b); }
-  };
   std::set<Sequence*, IsOlder> queue_;  // no slots yet; the engine bounds it
   std::deque<Sequence*> ready_;
   int32_t free_slots_;

@@ -14,17 +14,6 @@ int64_t MostKeys(const Sequence& sequence) {
 
 }  // namespace
 
-void PrefillBudget::Take(const PrefillBudget& chunk) {
-  tokens -= chunk.tokens;
-  parts -= chunk.parts;
-  ns -= chunk.ns;
-  scores -= chunk.scores;
-}
-
-bool PrefillBudget::Holds(const PrefillBudget& chunk) const {
-  return chunk.tokens <= tokens && chunk.parts <= parts && chunk.ns <= ns && chunk.scores <= scores;
-}
-
 PrefillShare::PrefillShare(const EngineLimits& limits, const KvStore& store, const StepCosts& costs)
     : limits_(limits), store_(store), costs_(costs), cost_(store.layout(), limits.attended_keys_per_token) {}
 

@@ -21,8 +21,12 @@ struct PrefillBudget {
   int64_t scores = 0;  // asked for; not shared out
 
   PrefillBudget Half() const { return {tokens - tokens / 2, parts - parts / 2, ns / 2, scores}; }
-  void Take(const PrefillBudget& chunk);
-  bool Holds(const PrefillBudget& chunk) const;
+  void Take(const PrefillBudget& chunk) {
+    *this = {tokens - chunk.tokens, parts - chunk.parts, ns - chunk.ns, scores - chunk.scores};
+  }
+  bool Holds(const PrefillBudget& chunk) const {
+    return chunk.tokens <= tokens && chunk.parts <= parts && chunk.ns <= ns && chunk.scores <= scores;
+  }
 };
 
 class PrefillShare {
