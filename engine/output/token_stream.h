@@ -117,8 +117,6 @@ class TokenStream {
               std::shared_ptr<CancelledStreams> cancels = nullptr,
               std::shared_ptr<UnreadBytes> unread = nullptr);
   ~TokenStream();
-  TokenStream(const TokenStream&) = delete;
-  TokenStream& operator=(const TokenStream&) = delete;
 
   const std::string& request_id() const { return request_id_; }
 

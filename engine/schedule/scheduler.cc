@@ -213,19 +213,18 @@ void Scheduler::Apply(const StepPlan& plan, const std::vector<RowOutcome>& outco
     const StepRow& row = plan.rows[i];
     Sequence* sequence = row.sequence;
     --sequence->steps_in_flight_;
-    if (sequence->state_ == SequenceState::kFinished) {
-      sequence->accepted_len_ += outcomes[i].accepted;
-      store_.Seal(sequence->lease_, sequence->tokens, sequence->names_end(), &sequence->path);
-      if (sequence->steps_in_flight_ == 0) Release(sequence);
-      continue;
-    }
-    const int32_t refused = row.count - outcomes[i].accepted;
+    const bool is_finished = sequence->state_ == SequenceState::kFinished;
+    const int32_t refused = is_finished ? 0 : row.count - outcomes[i].accepted;
     TM_CHECK(refused == 0 || (refused > 0 && sequence->steps_in_flight_ == 0 && plan.lane == Lane::kDecode),
              "step %lld: %d of %d positions are accepted", static_cast<long long>(plan.step),
              outcomes[i].accepted, row.count);
     sequence->scheduled_len_ -= refused;
     sequence->accepted_len_ += outcomes[i].accepted;
     store_.Seal(sequence->lease_, sequence->tokens, sequence->names_end(), &sequence->path);
+    if (is_finished) {
+      if (sequence->steps_in_flight_ == 0) Release(sequence);
+      continue;
+    }
     preemption_.KeepPrefixOnceFull(sequence);
     store_.Roll(sequence->lease_, sequence->accepted_len_);
   }

@@ -34,17 +34,12 @@ constexpr int64_t FirstSeen(int64_t position, int32_t window, int64_t left) {
   return std::max(FirstVisible(position, window), left);
 }
 
-// Of rows whose windows decide alone.
-struct SeesWhatWindowsShow {
-  int64_t operator()(int64_t /*position*/) const { return 0; }
-};
-
 // Tokens of the longest hit: whole pages, below prompt_tokens, 0 where there is none.
 // `known(group, page)`: whether the page is known in that group; asked in order of pages. `left(position)`:
 // the row there sees nothing in front of it but the first n_keep positions; never less for a later row.
-template <typename Known, typename Left = SeesWhatWindowsShow>
+template <typename Known, typename Left>
 int64_t LongestPrefixHit(int64_t prompt_tokens, Paging paging, std::span<const PrefixGroup> groups,
-                         const Known& known, const Left& left = {}) {
+                         const Known& known, const Left& left) {
   struct Run {
     int64_t begin = 0;  // the pages from here up to the last one asked for are known
     int64_t kept = 0;   // the pages [0, kept) are known

@@ -36,8 +36,6 @@ class MaskWorkers {
     for (Worker& worker : workers_) worker.work.Notify();
     for (Worker& worker : workers_) worker.thread.join();
   }
-  MaskWorkers(const MaskWorkers&) = delete;
-  MaskWorkers& operator=(const MaskWorkers&) = delete;
 
   // Once it has been worked on, or is abandoned, it is let go of, possibly as the last to hold it. False: as
   // many wait as may.
