@@ -65,11 +65,6 @@ bool KvStore::MakeRoom(TextNames::Room room) {
   return true;
 }
 
-void KvStore::CheckAccounting() const {
-  pages_.CheckAccounting();
-  held_.CheckAccounting();
-}
-
 // ---- leases -------------------------------------------------------------------------------------
 
 Lease KvStore::NewLease(const ContextPolicy& policy) const {
@@ -202,9 +197,20 @@ void KvStore::UnnameAt(const PageTable& table, int64_t written) {
 }
 
 void KvStore::Roll(Lease& lease, int64_t accepted) {
-  RollWindows(lease, layout_, accepted, [&](PageId page, size_t group, int64_t begin) {
-    pages_.Drop(page, EndsNear(lease, layout_, begin, group) ? EvictionRank::kOthers : EvictionRank::kPassed);
-  });
+  for (size_t group = 0; group < lease.tables.size(); ++group) {
+    PageTable& table = lease.tables[group];
+    const int64_t first_seen = FirstSeen(lease, layout_, group, accepted);
+    const int64_t passed = std::min(paging().PageOf(first_seen - table.kv_base), std::ssize(table.pages));
+    const int64_t sinks = table.kv_base == 0 ? SinkPages(lease, layout_, group) : 0;
+    if (passed <= sinks) continue;  // they stay, wherever they are listed
+    table.sinks.insert(table.sinks.end(), table.pages.begin(), table.pages.begin() + sinks);
+    for (int64_t i = sinks; i < passed; ++i) {
+      const bool is_near = EndsNear(lease, layout_, table.kv_base + paging().BeginOf(i), group);
+      pages_.Drop(table.pages[i], is_near ? EvictionRank::kOthers : EvictionRank::kPassed);
+    }
+    table.pages.erase(table.pages.begin(), table.pages.begin() + passed);
+    table.kv_base += paging().BeginOf(passed);
+  }
 }
 
 Lease KvStore::Fork(const Lease& lease, int64_t end) {

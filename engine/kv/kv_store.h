@@ -48,9 +48,8 @@ class KvStore {
   KvStore& operator=(const KvStore&) = delete;
   // Blocks that can have names at once: two for each page, four for each image in a tier, and `live_blocks`.
   static int64_t MostBlocks(int64_t pool_pages, int64_t images, int64_t live_blocks);
-  // Those of texts that are alive, of which a page each is not in the pool: where every group has a window,
-  // so that long texts hold few pages, all blocks of `texts` texts of `tokens` tokens, at most 2^20; else
-  // none.
+  // Those of `texts` live texts of `tokens` tokens where every group has a window, so that they hold fewer
+  // pages than they have blocks, at most 2^20; else none.
   static int64_t LiveBlocks(const KvLayout& layout, int64_t texts, int64_t tokens);
   // Host memory of so many names, without a tier.
   static int64_t NameBytes(const KvLayout& layout, int64_t blocks);
@@ -78,18 +77,16 @@ class KvStore {
   // 0 where none is known. They may be cached until now, and are available() no more. REQUIRES: the lease has
   // no page.
   int64_t Acquire(Lease& lease, const PrefixQuery& query);
-  // What Acquire would return now. Nothing is leased, so that it may be less by then.
+  // What Acquire would return now.
   int64_t KnownPrefix(const Lease& lease, const PrefixQuery& query);
   // Writes Lease::expected: that, or `at_least`, where it is more; and whether more is on its way from the
   // tier, which the disk is asked for, or is not, or as it was.
   enum class Beyond { kFetch, kLook, kAsItWas };
   void Expect(Lease& lease, const PrefixQuery& query, Beyond beyond, int64_t at_least = 0);
 
-  // Names the full pages among [0, accepted), so that later requests find them. Of two pages with the same
-  // tokens the first keeps the name, and the other one is free once let go. `tokens`: the sequence's, at
-  // least [0, accepted); of what was named before the same as then. Where nothing was acquired nothing is
-  // named.
-  // `path`: the tokens', which is extended; null: their blocks are hashed here.
+  // Names the full pages among [0, accepted), so that later requests find them; of two pages with the same
+  // tokens the first. `tokens`: the sequence's, at least [0, accepted); of what was named before the same as
+  // then. `path`: theirs, which is extended; null: their blocks are hashed here.
   void Seal(Lease& lease, TokenView tokens, int64_t accepted, TextPath* path = nullptr) {
     if (lease.seals && lease.sealed + paging().tokens() <= accepted) SealPages(lease, tokens, accepted, path);
   }
@@ -120,8 +117,7 @@ class KvStore {
   // A second lease of the pages that hold positions below `end`, the partial one too.
   Lease Fork(const Lease& lease, int64_t end);
 
-  // Lets go of everything. The only other places that drop a page are Roll, SetAside, LeaveIdle, and Extend
-  // (EndPlan) for a page it copies.
+  // Lets go of everything.
   void Release(Lease& lease);
   // The same, and what positions below `accepted` need is held for the lease, where no name tells of it.
   void SetAside(Lease& lease, int64_t accepted);
@@ -209,7 +205,10 @@ class KvStore {
   void MovesDone(int64_t batch) { pages_.tier()->BatchDone(batch); }
 
   // Aborts when an invariant is broken. Reads every page: for tests, debug builds and idle moments.
-  void CheckAccounting() const;
+  void CheckAccounting() const {
+    pages_.CheckAccounting();
+    held_.CheckAccounting();
+  }
 
  private:
   using Node = PrefixTree::Node;

@@ -3,8 +3,8 @@
 // leaves, and how many pages a sequence without an end may hold.
 //
 // A table covers positions [kv_base, end): its pages, oldest first. In a windowed group, pages whose every
-// position has left the window of all positions still to come are let go, and kv_base moves up (RollWindows,
-// and nowhere else); stored keys are never moved or rotated again.
+// position has left the window of all positions still to come are let go, and kv_base moves up
+// (KvStore::Roll, and nowhere else); stored keys are never moved or rotated again.
 //
 //   window 6, page 4, accepted 13, written 15:   the query at 13 sees 8..13, so pages [0,4) and [4,8) are
 //   gone
@@ -16,8 +16,8 @@
 // Under a context policy the first n_keep positions of a group stay in sight: their pages move to the table's
 // sinks when it rolls on.
 //
-// Always, in prefill and in decode: a windowed table holds at most PagesFor(window - 1 + ahead) + 1 pages
-//, where `ahead` is the tokens written beyond the accepted length (chunk x steps in flight).
+// Always, in prefill and in decode: a windowed table holds at most PagesFor(window - 1 + ahead) + 1 pages,
+// where `ahead` is the tokens written beyond the accepted length (chunk x steps in flight).
 //
 // Filled and emptied by KvStore alone. Engine thread; the functions are pure.
 #pragma once
@@ -120,10 +120,6 @@ inline int64_t FirstSeen(const Lease& lease, const KvLayout& layout, size_t grou
   return FirstSeen(position, layout.groups[group].window, left);
 }
 
-// Takes pages that no position >= accepted can see out of the tables: calls drop(page, group, begin) for
-// each, `begin` its first position.
-template <typename Drop>
-void RollWindows(Lease& lease, const KvLayout& layout, int64_t accepted, const Drop& drop);
 // Whether the page at `begin` is in the window of a place where a later hit is likely to end: where this
 // lease's own hit did, where its text parts from those before it, the end of what it was asked for; and some
 // places on the way, for a text that parts from this one.
@@ -157,22 +153,5 @@ int64_t PagesOfGroupUnderPolicy(const KvLayout& layout, size_t group, const Cont
 int64_t PagesInSight(const KvLayout& layout, size_t group, int64_t most, int64_t ahead);
 // The keys that a window shows; without one, all.
 inline int64_t Reach(int32_t window) { return window == 0 ? INT64_MAX : window; }
-
-template <typename Drop>
-void RollWindows(Lease& lease, const KvLayout& layout, int64_t accepted, const Drop& drop) {
-  const Paging paging = layout.format;
-  for (size_t group = 0; group < lease.tables.size(); ++group) {
-    PageTable& table = lease.tables[group];
-    const int64_t first_seen = FirstSeen(lease, layout, group, accepted);
-    const int64_t passed =
-        std::min(paging.PageOf(first_seen - table.kv_base), static_cast<int64_t>(table.pages.size()));
-    const int64_t sinks = table.kv_base == 0 ? SinkPages(lease, layout, group) : 0;
-    if (passed <= sinks) continue;  // they stay, wherever they are listed
-    table.sinks.insert(table.sinks.end(), table.pages.begin(), table.pages.begin() + sinks);
-    for (int64_t i = sinks; i < passed; ++i) drop(table.pages[i], group, table.kv_base + paging.BeginOf(i));
-    table.pages.erase(table.pages.begin(), table.pages.begin() + passed);
-    table.kv_base += paging.BeginOf(passed);
-  }
-}
 
 }  // namespace tramontane

@@ -34,11 +34,6 @@ RequestLife::RequestLife(const EngineLimits& limits, const EngineModel& model, S
       seeds_(TrulyRandom()),
       masks_(limits, scheduler, wake, counters) {}
 
-void RequestLife::BeginStep(StepOutput* output, int64_t now_ns) {
-  step_output_ = output;
-  now_ns_ = now_ns;
-}
-
 // ---- begin and wait -----------------------------------------------------------------------------
 
 void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
@@ -112,18 +107,20 @@ bool RequestLife::Release(LiveRequest& live) {
   return true;
 }
 
-void RequestLife::LeaveQueue(LiveRequest& live) {
-  if (!live.queued) return;
-  live.queued = false;
-  inbox_.LeaveQueue(live);
-  planned_.push_back(waiting_.Take(live));
-}
-
 // ---- plans --------------------------------------------------------------------------------------
 
 void RequestLife::NotePlan(const StepPlan& plan, bool preempted) {
-  if (preempted) NoteHeld();
-  for (const StepRow& row : plan.rows) LeaveQueue(*ChoiceOf(row).live);
+  if (preempted) {  // some may be held, whose masks were being filled
+    for (const auto& live : planned_) {
+      for (LiveChoice& choice : live->choices) masks_.Note(choice);
+    }
+  }
+  for (const StepRow& row : plan.rows) {
+    LiveRequest& live = *ChoiceOf(row).live;
+    if (!std::exchange(live.queued, false)) continue;
+    inbox_.LeaveQueue(live);
+    planned_.push_back(waiting_.Take(live));
+  }
 }
 
 std::vector<const Sequence*> RequestLife::Sequences() const {
@@ -134,13 +131,6 @@ std::vector<const Sequence*> RequestLife::Sequences() const {
     }
   }
   return sequences;
-}
-
-// Those that the scheduler has held because it preempted them while their masks were being filled.
-void RequestLife::NoteHeld() {
-  for (const auto& live : planned_) {
-    for (LiveChoice& choice : live->choices) masks_.Note(choice);
-  }
 }
 
 void RequestLife::NotePrefilled(const StepPlan& plan, int64_t begin_ns, int64_t end_ns) {
@@ -324,8 +314,7 @@ void RequestLife::EndChoice(LiveChoice& choice, ChoiceEnd end, std::optional<Tok
   if (!all_ended) return;
   ++counters_.finished_requests;
   if (output.end->reason == FinishReason::kCancelled) ++counters_.cancelled_requests;
-  if (live.queued) inbox_.LeaveQueue(live);
-  live.queued = false;
+  if (std::exchange(live.queued, false)) inbox_.LeaveQueue(live);
 }
 
 // The reader is told of the request alone.

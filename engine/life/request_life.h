@@ -31,7 +31,10 @@ class RequestLife {
               Signal& wake, CancelledStreams& cancelled, EngineLoad& counters);
 
   // What happens from now on goes to `output`, which lives until the next call.
-  void BeginStep(StepOutput* output, int64_t now_ns);
+  void BeginStep(StepOutput* output, int64_t now_ns) {
+    step_output_ = output;
+    now_ns_ = now_ns;
+  }
   void set_now_ns(int64_t now_ns) { now_ns_ = now_ns; }
 
   void Begin(std::shared_ptr<LiveRequest> live);
@@ -63,8 +66,6 @@ class RequestLife {
   void ReapRequest(LiveRequest& live);
   // Lets go of its choices, if none of them can be in a step any more; else false.
   static bool Release(LiveRequest& live);
-  void LeaveQueue(LiveRequest& live);
-  void NoteHeld();
 
   void TakeRow(const StepPlan& plan, const StepRow& row, std::vector<WantResult>& results);
   void TakeScore(LiveChoice& choice, WantResult score);

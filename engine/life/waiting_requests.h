@@ -79,12 +79,6 @@ class WaitingRequests {
     DropOldDeadlines();
     return request;
   }
-  int64_t PopDeadline() {
-    std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
-    const int64_t arrival = deadlines_.back().arrival;
-    deadlines_.pop_back();
-    return arrival;
-  }
   void DropOldDeadlines() {
     constexpr size_t kFewDeadlines = 64;  // beside so many sweeping costs less than what made them
     if (deadlines_.size() <= 2 * requests_.size() + kFewDeadlines) return;
@@ -116,7 +110,9 @@ void WaitingRequests::EndDue(int64_t now_ns, const End& end) {
     EndOne(requests_.find(known->second), end);
   }
   while (!deadlines_.empty() && deadlines_.front().end_ns <= now_ns && visits_ < most_visits) {
-    const auto at = requests_.find(PopDeadline());
+    std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>());
+    const auto at = requests_.find(deadlines_.back().arrival);
+    deadlines_.pop_back();
     if (at != requests_.end()) EndOne(at, end);
   }
   has_due_ = visits_ == most_visits || names == kCancelsLookedUp.most;

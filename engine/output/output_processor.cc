@@ -32,11 +32,6 @@ OutputProcessor::~OutputProcessor() {
   thread_.join();
 }
 
-void OutputProcessor::Push() {
-  ring_.Push();
-  wake_.Notify();
-}
-
 void OutputProcessor::Run() {
   while (true) {
     const bool stopping = stopping_.load(std::memory_order_acquire);  // before the last look at the ring

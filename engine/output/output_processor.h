@@ -51,7 +51,10 @@ class OutputProcessor {
 
   // The empty output of the next step, to be filled; null when the queue is full.
   StepOutput* Back() { return ring_.Back(); }
-  void Push();
+  void Push() {
+    ring_.Push();
+    wake_.Notify();
+  }
 
   const OutputMetrics& metrics() const { return metrics_; }  // any thread
 

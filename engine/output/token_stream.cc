@@ -46,19 +46,6 @@ TokenStream::TokenStream(std::string request_id, std::function<void()> on_ready,
       cancels_(std::move(cancels)),
       unread_(unread != nullptr ? std::move(unread) : std::make_shared<UnreadBytes>(0)) {}
 
-TokenStream::~TokenStream() { *unread_ -= pending_bytes_; }
-
-void TokenStream::Cancel() {
-  const bool was_cancelled = cancelled_.exchange(true, std::memory_order_acq_rel);
-  if (cancels_ && !was_cancelled) cancels_->Push(this);
-}
-
-StreamUpdate TokenStream::Take() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  *unread_ -= std::exchange(pending_bytes_, 0);
-  return std::exchange(pending_, StreamUpdate{});
-}
-
 Unread TokenStream::PutDelta(StreamDelta delta, const Timings& timings, const Usage& usage) {
   const bool first_ids = !delta.token_ids.empty() && !std::exchange(had_ids_, true);
   const bool first_text = !delta.text.empty() && !std::exchange(had_text_, true);

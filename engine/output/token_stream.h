@@ -116,16 +116,23 @@ class TokenStream {
   TokenStream(std::string request_id, std::function<void()> on_ready,
               std::shared_ptr<CancelledStreams> cancels = nullptr,
               std::shared_ptr<UnreadBytes> unread = nullptr);
-  ~TokenStream();
+  ~TokenStream() { *unread_ -= pending_bytes_; }
 
   const std::string& request_id() const { return request_id_; }
 
   // ---- reader -----------------------------------------------------------------------------------
 
   // Everything pending, joined; empty() when there is nothing.
-  StreamUpdate Take();
+  StreamUpdate Take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    *unread_ -= std::exchange(pending_bytes_, 0);
+    return std::exchange(pending_, StreamUpdate{});
+  }
   // Asks the engine to end the request within one step; the stream then finishes with CANCELLED.
-  void Cancel();
+  void Cancel() {
+    const bool was_cancelled = cancelled_.exchange(true, std::memory_order_acq_rel);
+    if (cancels_ && !was_cancelled) cancels_->Push(this);
+  }
 
   // ---- engine thread ----------------------------------------------------------------------------
 

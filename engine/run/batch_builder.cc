@@ -220,18 +220,12 @@ AdvanceParams PackAdvance(const StepPlan& plan, std::span<const int32_t> records
 
 }  // namespace
 
-bool BatchBuilder::HasSinks(const StepPlan& plan) {
-  return std::any_of(plan.rows.begin(), plan.rows.end(), SeesSinks);
-}
-
 BatchBuilder::BatchBuilder(const KvLayout& layout, const EngineLimits& limits, int64_t context)
     : layout_(layout),
       max_changes_(MaxTableChanges(layout, limits, context)),
       max_bytes_(MaxBytes(layout, limits, max_changes_)),
       tables_(layout, limits, context),
       groups_(layout.groups.size()) {}
-
-int64_t BatchBuilder::table_bytes() const { return PackedBlock::Bytes<int32_t>(tables_.entries()); }
 
 Status BatchBuilder::CheckSize() const {
   const int64_t entries = (table_bytes() + max_bytes_) / static_cast<int64_t>(sizeof(int32_t));

@@ -12,6 +12,7 @@
 // measured by the function that lays out each.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -21,6 +22,7 @@
 #include "engine/run/slot_tables.h"
 #include "engine/schedule/step_plan.h"
 #include "kernels/core/status.h"
+#include "kernels/packed_block.h"
 #include "models/kv_layout.h"
 #include "models/model.h"
 
@@ -53,7 +55,7 @@ class BatchBuilder {
 
   // Bytes of the largest step's block, and of what is in front of it on the device.
   int64_t max_bytes() const { return max_bytes_; }
-  int64_t table_bytes() const;
+  int64_t table_bytes() const { return PackedBlock::Bytes<int32_t>(tables_.entries()); }
   // What an op's 32 bits can name: more page ids are more than a device is asked to keep.
   Status CheckSize() const;
 
@@ -68,7 +70,7 @@ class BatchBuilder {
                     std::byte* device, const RecordedShape* shape = nullptr);
 
   // Whether a row of the plan sees other positions than its layers' windows say.
-  static bool HasSinks(const StepPlan& plan);
+  static bool HasSinks(const StepPlan& plan) { return std::ranges::any_of(plan.rows, SeesSinks); }
 
  private:
   const KvLayout layout_;

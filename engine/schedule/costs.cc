@@ -43,10 +43,6 @@ PrefillCost::PrefillCost(const KvLayout& layout, int64_t attended_keys_per_token
   parts_per_token_ = attended_keys_per_token * layers;
 }
 
-int64_t PrefillCost::Parts(int64_t begin, int64_t end, int64_t most_keys) const {
-  return (end - begin) * parts_per_token_ + AttendedKeys(begin, end, most_keys);
-}
-
 int64_t PrefillCost::AttendedKeys(int64_t begin, int64_t end, int64_t most_keys) const {
   int64_t keys = 0;
   for (const WindowClass& c : classes_) {
@@ -56,17 +52,11 @@ int64_t PrefillCost::AttendedKeys(int64_t begin, int64_t end, int64_t most_keys)
   return keys;
 }
 
-StepCostModel::Terms StepCostModel::FeaturesOf(const StepWork& work) {
-  return {1.0, static_cast<double>(work.tokens), static_cast<double>(work.attended_keys)};
-}
-
 double StepCostModel::Dot(const Terms& features) const {
   double sum = 0;
   for (size_t i = 0; i < kTerms; ++i) sum += terms_[i] * features[i];
   return sum;
 }
-
-double StepCostModel::Ns(const StepWork& work) const { return Dot(FeaturesOf(work)); }
 
 void StepCostModel::Learn(const StepWork& work, int64_t ns) {
   if (ns <= 0) return;

@@ -20,7 +20,9 @@ class PrefillCost {
   PrefillCost(const KvLayout& layout, int64_t attended_keys_per_token);
 
   // `most_keys`: a row sees no more, whatever its layers' windows.
-  int64_t Parts(int64_t begin, int64_t end, int64_t most_keys = kMaxContext) const;
+  int64_t Parts(int64_t begin, int64_t end, int64_t most_keys = kMaxContext) const {
+    return (end - begin) * parts_per_token_ + AttendedKeys(begin, end, most_keys);
+  }
   // Added up over the layers.
   int64_t AttendedKeys(int64_t begin, int64_t end, int64_t most_keys = kMaxContext) const;
   int64_t parts_per_token() const { return parts_per_token_; }
@@ -57,7 +59,7 @@ class StepCostModel {
   bool known() const { return steps_ > 0; }  // has learned from a step
 
   // Predictions, in nanoseconds; 0 as long as nothing is known.
-  double Ns(const StepWork& work) const;
+  double Ns(const StepWork& work) const { return Dot(FeaturesOf(work)); }
   double fixed_ns() const { return terms_[0]; }
   double token_ns() const { return terms_[1]; }
   double key_ns() const { return terms_[2]; }
@@ -67,7 +69,9 @@ class StepCostModel {
   using Terms = std::array<double, kTerms>;
   using Matrix = std::array<Terms, kTerms>;
 
-  static Terms FeaturesOf(const StepWork& work);
+  static Terms FeaturesOf(const StepWork& work) {
+    return {1.0, static_cast<double>(work.tokens), static_cast<double>(work.attended_keys)};
+  }
   double Dot(const Terms& features) const;
   void Solve();
   static Terms SolveAmong(Matrix products, Terms targets, unsigned above);

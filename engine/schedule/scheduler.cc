@@ -95,15 +95,9 @@ bool Scheduler::DecodeWaits() const {
 
 // Whether decode comes before prefill in this step, where both could go.
 bool Scheduler::DecodeIsDue() const {
-  switch (limits_.lane_policy) {
-    case LanePolicy::kFair:
-      return prefill_run_ >= limits_.max_prefill_steps;
-    case LanePolicy::kPrefillFirst:
-      return false;
-    case LanePolicy::kDecodeFirst:
-      return true;
-  }
-  return true;
+  const bool has_had_prefill = prefill_run_ >= limits_.max_prefill_steps;
+  return limits_.lane_policy == LanePolicy::kDecodeFirst ||
+         (limits_.lane_policy == LanePolicy::kFair && has_had_prefill);
 }
 
 bool Scheduler::AnyHeld() const {
@@ -167,11 +161,6 @@ void Scheduler::Branch(Sequence& prompt, Sequence* branch) {
   prompt.has_branches_ = true;
   branch->prompt_ = &prompt;
   admission_.Add(branch, prompt.arrival_);
-}
-
-void Scheduler::EndBranches(Sequence& prompt) {
-  prompt.has_branches_ = false;
-  preemption_.LetGoOfKept(&prompt);
 }
 
 void Scheduler::Hold(Sequence* sequence) {

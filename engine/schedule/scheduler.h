@@ -32,8 +32,7 @@ struct RowOutcome {
 class Scheduler {
  public:
   // REQUIRES: limits.Validate() is OK and limits.context is at most ContextThatFits. `costs`: what is known
-  // of the steps' times beforehand.
-  // `tier`: as KvStore's.
+  // of the steps' times beforehand. `tier`: as KvStore's.
   Scheduler(const EngineLimits& limits, const KvLayout& layout, const StepCosts& costs = {},
             KvTier* tier = nullptr);
 
@@ -57,7 +56,10 @@ class Scheduler {
   // for all its branches until EndBranches, or let go where pages are short. REQUIRES: all of the prompt is
   // computed and that step is not yet applied; Finish of the prompt comes next.
   void Branch(Sequence& prompt, Sequence* branch);
-  void EndBranches(Sequence& prompt);
+  void EndBranches(Sequence& prompt) {
+    prompt.has_branches_ = false;
+    preemption_.LetGoOfKept(&prompt);
+  }
 
   // A sequence in decode is in no further plan until Resume: its next token cannot be chosen yet. It keeps
   // its pages while nobody needs them; where pages are short, held sequences are the first to be preempted,

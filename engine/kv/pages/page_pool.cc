@@ -52,16 +52,6 @@ void PagePool::Cache(PageId page, EvictionRank rank) {
   ++cached_pages_of_group_[group(page)];
 }
 
-void PagePool::CacheAnew(PageId page, EvictionRank rank) {
-  Uncache(page);
-  Cache(page, rank);
-}
-
-void PagePool::Uncache(PageId page) {
-  queues_.Remove(page);
-  --cached_pages_of_group_[group(page)];
-}
-
 void PagePool::Name(PageId id, Node node) {
   Page& page = at(id);
   page.node = node;

@@ -48,7 +48,10 @@ class PagePool {
   // kPreferred in place of kOthers, where somebody prefers it.
   void Cache(PageId page, EvictionRank rank);
   // The same for a page that is cached already.
-  void CacheAnew(PageId page, EvictionRank rank);
+  void CacheAnew(PageId page, EvictionRank rank) {
+    Uncache(page);
+    Cache(page, rank);
+  }
   void Prefer(PageId page, bool is_preferred) { at(page).is_preferred = is_preferred; }
   // REQUIRES: it is leased, and has no name.
   void Name(PageId page, Node node);
@@ -67,7 +70,10 @@ class PagePool {
   };
   Page& at(PageId page) { return pages_[static_cast<size_t>(page)]; }
   const Page& at(PageId page) const { return pages_[static_cast<size_t>(page)]; }
-  void Uncache(PageId page);
+  void Uncache(PageId page) {
+    queues_.Remove(page);
+    --cached_pages_of_group_[group(page)];
+  }
 
   std::vector<PageId> free_;  // last in, first out: a page just freed is warm in the caches
   std::vector<Page> pages_;

@@ -46,18 +46,6 @@ StatusOr<ConstraintStart> StartOfConstraint(const Request& request, const Tokeni
       .WithField("constraint", FieldForm::kSubject);
 }
 
-OutputConstraint::OutputConstraint(std::shared_ptr<LiveRequest> live, int64_t step_ns)
-    : live_(std::move(live)), step_ns_(step_ns) {}
-
-void OutputConstraint::Follow(int32_t token) {
-  token_ = token;
-  ready_.store(false, std::memory_order_relaxed);
-}
-
-std::span<const uint32_t> OutputConstraint::mask() const {
-  return mask_.empty() ? live_->constraint_start.mask : mask_;
-}
-
 void OutputConstraint::Work() {
   if (abandoned_.load(std::memory_order_relaxed)) return;
   GrammarWork work{.most_ns = std::min(step_ns_, live_->constraint_left_ns.load(std::memory_order_relaxed)),

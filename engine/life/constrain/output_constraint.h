@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/life/live_request.h"
@@ -27,15 +28,21 @@ StatusOr<ConstraintStart> StartOfConstraint(const Request& request, const Tokeni
 class OutputConstraint {
  public:
   // `step_ns`: EngineLimits::max_constraint_step_ns. REQUIRES: the request has a grammar.
-  OutputConstraint(std::shared_ptr<LiveRequest> live, int64_t step_ns);
+  OutputConstraint(std::shared_ptr<LiveRequest> live, int64_t step_ns)
+      : live_(std::move(live)), step_ns_(step_ns) {}
 
   // ---- engine thread ----------------------------------------------------------------------------
   // The choice goes on with `token`. Not ready until a worker has done the work. REQUIRES: ready().
-  void Follow(int32_t token);
+  void Follow(int32_t token) {
+    token_ = token;
+    ready_.store(false, std::memory_order_relaxed);
+  }
   bool ready() const { return ready_.load(std::memory_order_acquire); }
 
   // REQUIRES for these: ready().
-  std::span<const uint32_t> mask() const;                        // [MaskWords(vocab_size)] of the next token
+  std::span<const uint32_t> mask() const {  // [MaskWords(vocab_size)] of the next token
+    return mask_.empty() ? live_->constraint_start.mask : mask_;
+  }
   const Status& fault() const { return fault_; }                 // not OK: the choice ends with it
   int64_t TakeSpentNs() { return std::exchange(spent_ns_, 0); }  // since the last call
   bool slow() const { return slow_; }  // the last work took so long that nobody should wait for the next
