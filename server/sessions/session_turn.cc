@@ -1,6 +1,5 @@
 #include "server/sessions/session_turn.h"
 
-#include <limits>
 #include <utility>
 
 #include "server/answers/must_call.h"
@@ -38,7 +37,7 @@ void SessionTurn::NotePrompt(const v1::GenerateRequest& request, std::span<const
   only_calls_ = MustCallTools(chat);
   const bool one_call = chat.has_parallel_tool_calls() && !chat.parallel_tool_calls();
   if (chat.tools_size() > 0 && chat.tool_choice().mode() != v1::TOOL_CHOICE_MODE_NONE) {
-    calls_.emplace("", one_call ? 1 : std::numeric_limits<size_t>::max());
+    reader_.emplace(AnswerReader::Options{.id_seed = "", .one_call = one_call});
   }
 }
 
@@ -48,17 +47,18 @@ void SessionTurn::NoteTokens(std::span<const int32_t> ids) {
 
 void SessionTurn::NoteDelta(const v1::Delta& delta) {
   if (!lease_.held() || !next_.is_chat) return;
-  if (calls_) return AddOutput(calls_->Append(delta));
+  if (reader_) return AddEvents(reader_->Read(delta));
   answer_.mutable_content()->append(delta.text());
 }
 
 // The ids of calls are drawn by the door, or by a client of gRPC for itself.
-void SessionTurn::AddOutput(ToolCallParser::Output output) {
-  answer_.mutable_content()->append(output.text);
-  for (ParsedToolCall& parsed : output.calls) {
-    v1::ToolCall* call = answer_.add_tool_calls();
-    call->set_name(std::move(parsed.name));
-    call->set_arguments_json(std::move(parsed.arguments));
+void SessionTurn::AddEvents(const AnswerEvents& events) {
+  for (const AnswerEvent& event : events) {
+    if (const auto* text = std::get_if<AnswerText>(&event)) answer_.mutable_content()->append(text->bytes);
+    if (const auto* call = std::get_if<CallBegins>(&event)) answer_.add_tool_calls()->set_name(call->name);
+    if (const auto* piece = std::get_if<CallArguments>(&event)) {
+      answer_.mutable_tool_calls()->rbegin()->mutable_arguments_json()->append(piece->bytes);
+    }
   }
 }
 
@@ -78,8 +78,8 @@ void SessionTurn::NoteFinished(const StreamFinished& finished) {
 }
 
 void SessionTurn::EndAnswer(FinishReason reason) {
-  using End = ToolCallParser::End;
-  if (calls_) AddOutput(calls_->Finish(reason == FinishReason::kStop ? End::kOfTheModel : End::kCutOff));
+  using End = AnswerReader::End;
+  if (reader_) AddEvents(reader_->Finish(reason == FinishReason::kStop ? End::kOfTheModel : End::kCutOff));
   if (only_calls_) answer_.clear_content();
 }
 

@@ -12,7 +12,7 @@
 #include <span>
 
 #include "engine/output/token_stream.h"
-#include "server/answers/tool_call_parser.h"
+#include "server/answers/answer_reader.h"
 #include "server/call/caller.h"
 #include "server/call/rpc_error.h"
 #include "server/sessions/session_store.h"
@@ -42,14 +42,14 @@ class SessionTurn {
   void LetGo() { lease_.LetGo(); }
 
  private:
-  void AddOutput(ToolCallParser::Output output);
+  void AddEvents(const AnswerEvents& events);
   void EndAnswer(FinishReason reason);
 
   SessionLease lease_;
   SessionState next_;
   // Of chats:
-  std::optional<ToolCallParser> calls_;  // where the answer may have any
-  bool only_calls_ = false;              // what is no whole call is no text either
+  std::optional<AnswerReader> reader_;  // where the answer may have calls
+  bool only_calls_ = false;             // what is no whole call is no text either
   v1::ChatMessage answer_;
 };
 

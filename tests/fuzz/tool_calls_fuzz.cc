@@ -8,12 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "kernels/core/check.h"
-#include "server/api/shared/tool_calls.h"
+#include "server/answers/answer_reader.h"
 
 namespace tramontane {
 namespace {
@@ -21,13 +20,18 @@ namespace {
 // All of an answer, spelled: its text, then its calls.
 class Spelled {
  public:
-  void Add(const ToolCallParser::Output& output) {
-    shown_ += output.text;
-    for (const ParsedToolCall& call : output.calls) {
-      TM_CHECK(call.id.size() == 9, "an id of %zu bytes", call.id.size());
-      const auto arguments = nlohmann::json::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
-      TM_CHECK(arguments.is_object(), "arguments that are no object: %s", call.arguments.c_str());
-      calls_ += "\n" + call.name + call.arguments;
+  void Add(const AnswerEvents& events) {
+    for (const AnswerEvent& event : events) {
+      if (const auto* text = std::get_if<AnswerText>(&event)) shown_ += text->bytes;
+      if (const auto* call = std::get_if<CallBegins>(&event)) {
+        TM_CHECK(call->id.size() == 9, "an id of %zu bytes", call->id.size());
+        calls_ += "\n" + call->name;
+      }
+      const auto* piece = std::get_if<CallArguments>(&event);
+      if (piece == nullptr) continue;
+      const auto arguments = nlohmann::json::parse(piece->bytes, nullptr, /*allow_exceptions=*/false);
+      TM_CHECK(arguments.is_object(), "arguments that are no object: %s", piece->bytes.c_str());
+      calls_ += piece->bytes;
     }
   }
   std::string Of(std::string_view text) const {
@@ -40,23 +44,24 @@ class Spelled {
 };
 
 std::string Parse(std::string_view text, size_t calls_at, size_t piece_bytes) {
-  ToolCallParser parser("fuzz");
+  AnswerReader reader({.id_seed = "fuzz"});
   Spelled spelled;
   bool told = false;
   for (size_t at = 0; at < text.size() || !told;) {
     const size_t end = std::min(text.size(), at + piece_bytes);
-    std::optional<int32_t> boundary;
-    if (!told && calls_at <= end) boundary = static_cast<int32_t>(calls_at - at);
-    told = told || boundary.has_value();
-    spelled.Add(parser.Append(text.substr(at, end - at), boundary));
+    v1::Delta delta;
+    delta.set_text(std::string(text.substr(at, end - at)));
+    if (!told && calls_at <= end) delta.set_tool_calls_at(static_cast<int32_t>(calls_at - at));
+    told = told || delta.has_tool_calls_at();
+    spelled.Add(reader.Read(delta));
     at = end;
   }
-  spelled.Add(parser.Finish(ToolCallParser::End::kCutOff));
+  spelled.Add(reader.Finish(AnswerReader::End::kCutOff));
   return spelled.Of(text);
 }
 
 std::string ParseMarked(std::string_view text, size_t piece_bytes) {
-  ToolCallParser parser("fuzz");
+  AnswerReader reader({.id_seed = "fuzz"});
   Spelled spelled;
   for (size_t at = 0; at < text.size(); at += piece_bytes) {
     v1::Delta delta;
@@ -69,9 +74,9 @@ std::string ParseMarked(std::string_view text, size_t piece_bytes) {
       mark->set_kind(static_cast<v1::MarkKind>(c));
       mark->set_at(static_cast<int32_t>(delta.text().size()));
     }
-    spelled.Add(parser.Append(delta));
+    spelled.Add(reader.Read(delta));
   }
-  spelled.Add(parser.Finish(ToolCallParser::End::kOfTheModel));
+  spelled.Add(reader.Finish(AnswerReader::End::kOfTheModel));
   return spelled.Of(text);
 }
 

@@ -50,14 +50,14 @@ class Recorder final : public AnswerWriter {
   void OnText(size_t choice, std::string_view text, const v1::Delta* delta, std::string*) override {
     told.push_back(std::to_string(choice) + (delta == nullptr ? " held: " : ": ") + std::string(text));
   }
-  void OnToolCall(size_t choice, size_t number, const ParsedToolCall& call, std::string*) override {
-    told.push_back(std::to_string(choice) + " calls " + std::to_string(number) + " " + call.name);
+  void OnCallBegins(size_t choice, const CallBegins& call, std::string*) override {
+    told.push_back(std::to_string(choice) + " calls " + std::to_string(call.number) + " " + call.name);
   }
   void OnFinished(size_t choice, AnswerEnd end, const v1::Finished&, std::string*) override {
     told.push_back(std::to_string(choice) + " ends: " + EndName(end));
   }
   ApiError OnFailed(size_t choice, const v1::Finished& finished, std::string* out) override {
-    if (releases_on_failure) Release(choice, ToolCallParser::End::kCutOff, out);
+    if (releases_on_failure) Release(choice, AnswerReader::End::kCutOff, out);
     told.push_back(std::to_string(choice) + " fails");
     return {.status = 500, .message = finished.error_message()};
   }

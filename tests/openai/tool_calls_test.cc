@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "server/answers/answer_reader.h"
 #include "tests/support/test_scale.h"
 #include "tests/support/test_seed.h"
 
@@ -21,25 +23,50 @@ using testing::ElementsAre;
 using testing::MatchesRegex;
 
 struct Parsed {
+  struct Call {
+    CallBegins head;
+    std::string arguments;
+  };
   std::string text;
-  std::vector<ParsedToolCall> calls;
+  std::vector<Call> calls;
 
-  void Add(ToolCallParser::Output output) {
-    text += output.text;
-    calls.insert(calls.end(), output.calls.begin(), output.calls.end());
+  void Add(const AnswerEvents& events) {
+    for (const AnswerEvent& event : events) {
+      if (const auto* said = std::get_if<AnswerText>(&event)) text += said->bytes;
+      if (const auto* call = std::get_if<CallBegins>(&event))
+        calls.push_back({.head = *call, .arguments = ""});
+      if (const auto* piece = std::get_if<CallArguments>(&event)) calls.back().arguments += piece->bytes;
+    }
+  }
+  void Add(const Parsed& more) {
+    text += more.text;
+    calls.insert(calls.end(), more.calls.begin(), more.calls.end());
   }
   std::vector<std::string> Spelled() const {
     std::vector<std::string> spelled;
-    for (const ParsedToolCall& call : calls) spelled.push_back(call.name + call.arguments);
+    for (const Call& call : calls) spelled.push_back(call.head.name + call.arguments);
     return spelled;
   }
 };
 
-Parsed ParseWhole(const std::string& answer, const std::string& calls) {
-  ToolCallParser parser("seed");
+Parsed ReadPiece(AnswerReader& reader, std::string_view text, std::optional<int32_t> tool_calls_at = {}) {
+  v1::Delta delta;
+  delta.set_text(std::string(text));
+  if (tool_calls_at) delta.set_tool_calls_at(*tool_calls_at);
   Parsed parsed;
-  parsed.Add(parser.Append(answer + calls, static_cast<int32_t>(answer.size())));
-  parsed.Add(parser.Finish(ToolCallParser::End::kOfTheModel));
+  parsed.Add(reader.Read(delta));
+  return parsed;
+}
+Parsed Ended(AnswerReader& reader) {
+  Parsed parsed;
+  parsed.Add(reader.Finish(AnswerReader::End::kOfTheModel));
+  return parsed;
+}
+
+Parsed ParseWhole(const std::string& answer, const std::string& calls) {
+  AnswerReader reader({.id_seed = "seed"});
+  Parsed parsed = ReadPiece(reader, answer + calls, static_cast<int32_t>(answer.size()));
+  parsed.Add(Ended(reader));
   return parsed;
 }
 
@@ -64,23 +91,23 @@ TEST(ToolCalls, OneCallAloneAndArgumentsInAStringAreTaken) {
 }
 
 TEST(ToolCalls, WithoutTheControlTokenEverythingIsText) {
-  ToolCallParser parser("seed");
-  EXPECT_EQ(parser.Append(R"([{"name": "f"}])", std::nullopt).text, R"([{"name": "f"}])");
-  EXPECT_EQ(parser.calls(), 0u);
+  AnswerReader reader({.id_seed = "seed"});
+  EXPECT_EQ(ReadPiece(reader, R"([{"name": "f"}])").text, R"([{"name": "f"}])");
+  EXPECT_EQ(reader.calls(), 0u);
 }
 
 TEST(ToolCalls, TextBeforeTheCallsIsShownAtOnce) {
-  ToolCallParser parser("seed");
-  EXPECT_EQ(parser.Append("I look [", std::nullopt).text, "I look [");
-  EXPECT_EQ(parser.Append("it up.[", 6).text, "it up.");
-  EXPECT_EQ(parser.Append(R"({"name": "f"}])", std::nullopt).calls.size(), 1u);
+  AnswerReader reader({.id_seed = "seed"});
+  EXPECT_EQ(ReadPiece(reader, "I look [").text, "I look [");
+  EXPECT_EQ(ReadPiece(reader, "it up.[", 6).text, "it up.");
+  EXPECT_EQ(ReadPiece(reader, R"({"name": "f"}])").calls.size(), 1u);
 }
 
 TEST(ToolCalls, ACallIsShownWhenItIsWholeAndNotBefore) {
-  ToolCallParser parser("seed");
-  EXPECT_TRUE(parser.Append(R"([{"name": "f", "arguments": {"a": 1})", 0).calls.empty());
-  EXPECT_EQ(parser.Append("}", std::nullopt).calls.size(), 1u);
-  EXPECT_EQ(parser.Append(R"(, {"name": "g"})", std::nullopt).calls.size(), 1u);
+  AnswerReader reader({.id_seed = "seed"});
+  EXPECT_TRUE(ReadPiece(reader, R"([{"name": "f", "arguments": {"a": 1})", 0).calls.empty());
+  EXPECT_EQ(ReadPiece(reader, "}").calls.size(), 1u);
+  EXPECT_EQ(ReadPiece(reader, R"(, {"name": "g"})").calls.size(), 1u);
 }
 
 TEST(ToolCalls, BrokenJsonIsText) {
@@ -135,11 +162,11 @@ TEST(ToolCalls, WhatFollowsSoundCallsIsTextAndPunctuationIsNot) {
 }
 
 TEST(ToolCalls, CallsBeyondTheMostAreDropped) {
-  ToolCallParser parser("seed", 1);
-  const ToolCallParser::Output output = parser.Append(R"([{"name": "f"}, {"name": "g"}])", 0);
+  AnswerReader reader({.id_seed = "seed", .one_call = true});
+  const Parsed output = ReadPiece(reader, R"([{"name": "f"}, {"name": "g"}])", 0);
   ASSERT_EQ(output.calls.size(), 1u);
-  EXPECT_EQ(output.calls[0].name, "f");
-  EXPECT_EQ(parser.Finish(ToolCallParser::End::kOfTheModel).text, "");
+  EXPECT_EQ(output.calls[0].head.name, "f");
+  EXPECT_EQ(Ended(reader).text, "");
 }
 
 TEST(ToolCalls, DeepAndLongJsonIsNoTrouble) {
@@ -192,7 +219,7 @@ TEST(ToolCallsProperty, WhereTheTextIsCutMakesNoDifference) {
 
     // The boundary may be told at the end of one piece, or at the beginning of the next.
     const bool told_early = random() % 2 == 0;
-    ToolCallParser parser("seed");
+    AnswerReader reader({.id_seed = "seed"});
     Parsed pieces;
     const std::string text = answer + calls;
     bool told = false;
@@ -202,10 +229,10 @@ TEST(ToolCallsProperty, WhereTheTextIsCutMakesNoDifference) {
       std::optional<int32_t> tool_calls_at;
       if (reached && !told) tool_calls_at = static_cast<int32_t>(answer.size() - at);
       told = told || reached;
-      pieces.Add(parser.Append(std::string_view(text).substr(at, end - at), tool_calls_at));
+      pieces.Add(ReadPiece(reader, std::string_view(text).substr(at, end - at), tool_calls_at));
       at = end;
     }
-    pieces.Add(parser.Finish(ToolCallParser::End::kOfTheModel));
+    pieces.Add(Ended(reader));
     ASSERT_EQ(pieces.text, whole.text) << text;
     ASSERT_EQ(pieces.Spelled(), whole.Spelled()) << text;
   }
@@ -219,7 +246,7 @@ TEST(ToolCallsProperty, BrokenJsonLosesNoTextAndMakesNoHalfCalls) {
     const std::string text = DamagedCalls(random, 1 + static_cast<int>(random() % 3));
     const Parsed parsed = ParseWhole("", text);
     std::string shown = parsed.text;
-    for (const ParsedToolCall& call : parsed.calls) {
+    for (const Parsed::Call& call : parsed.calls) {
       ASSERT_TRUE(json::parse(call.arguments, nullptr, false).is_object()) << text;
       shown += call.arguments;
     }
@@ -234,8 +261,8 @@ TEST(ToolCallsProperty, BrokenJsonLosesNoTextAndMakesNoHalfCalls) {
 TEST(ToolCallIds, EveryCallHasItsOwnOfNineCharacters) {
   const Parsed parsed = ParseWhole("", R"([{"name": "f"}, {"name": "f"}])");
   ASSERT_EQ(parsed.calls.size(), 2u);
-  for (const ParsedToolCall& call : parsed.calls) EXPECT_THAT(call.id, MatchesRegex("[a-zA-Z0-9]{9}"));
-  EXPECT_NE(parsed.calls[0].id, parsed.calls[1].id);
+  for (const Parsed::Call& call : parsed.calls) EXPECT_THAT(call.head.id, MatchesRegex("[a-zA-Z0-9]{9}"));
+  EXPECT_NE(parsed.calls[0].head.id, parsed.calls[1].head.id);
 }
 
 TEST(ToolCallIds, ForeignOnesBecomeNineCharactersAndOursStay) {
@@ -246,27 +273,6 @@ TEST(ToolCallIds, ForeignOnesBecomeNineCharactersAndOursStay) {
     EXPECT_EQ(MistralCallId(foreign), MistralCallId(foreign));
   }
   EXPECT_NE(MistralCallId("call_1"), MistralCallId("call_2"));
-}
-
-// ---- JSON ---------------------------------------------------------------------------------------
-
-TEST(ToolCallJson, IsThatOfOpenAi) {
-  const std::vector<ParsedToolCall> calls = {{"123456789", "f", R"({"a": "b"})"}};
-  EXPECT_EQ(ToolCallsJson(calls).dump(),
-            R"([{"id":"123456789","type":"function","function":{"name":"f","arguments":"{\"a\": \"b\"}"}}])");
-}
-
-TEST(ToolCallJson, ADeltaBringsIdAndNameBeforeArguments) {
-  const std::vector<ParsedToolCall> calls = {{"123456789", "f", "{}"}, {"abcdefghi", "g", R"({"a":1})"}};
-  std::vector<std::string> chunks;
-  for (const nlohmann::ordered_json& chunk : ToolCallDeltas(calls, 2)) chunks.push_back(chunk.dump());
-  EXPECT_THAT(
-      chunks,
-      ElementsAre(
-          R"([{"index":2,"id":"123456789","type":"function","function":{"name":"f","arguments":""}}])",
-          R"([{"index":2,"function":{"arguments":"{}"}}])",
-          R"([{"index":3,"id":"abcdefghi","type":"function","function":{"name":"g","arguments":""}}])",
-          R"([{"index":3,"function":{"arguments":"{\"a\":1}"}}])"));
 }
 
 }  // namespace

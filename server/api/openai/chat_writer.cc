@@ -7,7 +7,6 @@
 #include "server/api/openai/chat.h"
 #include "server/api/openai/choices_writer.h"
 #include "server/api/openai/logprobs.h"
-#include "server/api/shared/tool_calls.h"
 
 namespace tramontane {
 namespace {
@@ -32,15 +31,20 @@ class ChatStreamWriter final : public ChunkWriter {
   struct Stream {
     bool begun = false;       // its role was sent
     bool has_tokens = false;  // that were sent
+    size_t call = 0;          // the one that began last
   };
 
   void OnStarted(size_t call, const v1::Started& started, std::string* out) override;
   void OnText(size_t choice, std::string_view text, const v1::Delta* delta, std::string* out) override;
   void OnReasoning(size_t choice, std::string_view text, std::string* out) override;
-  void OnToolCall(size_t choice, size_t number, const ParsedToolCall& call, std::string* out) override;
+  void OnCallBegins(size_t choice, const CallBegins& call, std::string* out) override;
+  void OnCallArguments(size_t choice, std::string_view bytes, std::string* out) override;
   void OnFinished(size_t choice, AnswerEnd end, const v1::Finished& finished, std::string* out) override;
 
   void Begin(size_t choice, std::string* out);
+  // {"delta":{"tool_calls":[{"index":0     The caller appends the rest of the call.
+  void OpenCall(size_t choice, std::string* out);
+  void CloseCall(std::string* out) const;
 
   std::vector<Stream> streams_;
   std::string prompt_ids_;  // 1,2,3 for the first chunk of each choice
@@ -92,15 +96,31 @@ void ChatStreamWriter::OnReasoning(size_t choice, std::string_view text, std::st
   CloseChunk(out);
 }
 
-void ChatStreamWriter::OnToolCall(size_t choice, size_t number, const ParsedToolCall& call,
-                                  std::string* out) {
+void ChatStreamWriter::OpenCall(size_t choice, std::string* out) {
+  OpenChunk(choice, out);
+  *out += ",\"delta\":{\"tool_calls\":[{\"index\":";
+  AppendJsonInteger(static_cast<int64_t>(streams_[choice].call), out);
+}
+
+void ChatStreamWriter::CloseCall(std::string* out) const {
+  *out += "}}]},\"logprobs\":null,\"finish_reason\":null";
+  CloseChunk(out);
+}
+
+void ChatStreamWriter::OnCallBegins(size_t choice, const CallBegins& call, std::string* out) {
+  streams_[choice].call = call.number;
   Begin(choice, out);
-  for (const Json& tool_calls : ToolCallDeltas({call}, number)) {
-    OpenChunk(choice, out);
-    *out += ",\"delta\":{\"tool_calls\":" + PrintJson(tool_calls);
-    *out += "},\"logprobs\":null,\"finish_reason\":null";
-    CloseChunk(out);
-  }
+  OpenCall(choice, out);
+  *out += ",\"id\":\"" + call.id + "\",\"type\":\"function\",\"function\":{\"name\":\"" + call.name;
+  *out += "\",\"arguments\":\"\"";
+  CloseCall(out);
+}
+
+void ChatStreamWriter::OnCallArguments(size_t choice, std::string_view bytes, std::string* out) {
+  OpenCall(choice, out);
+  *out += ",\"function\":{\"arguments\":";
+  AppendJsonString(bytes, out);
+  CloseCall(out);
 }
 
 void ChatStreamWriter::OnFinished(size_t choice, AnswerEnd end, const v1::Finished& finished,
@@ -128,10 +148,14 @@ class ChatWholeWriter final : public ChoicesWriter {
   std::string Finish() override;
 
  private:
+  struct Call {
+    CallBegins head;
+    std::string arguments;
+  };
   struct Message {
     std::string content;
     std::string reasoning;
-    std::vector<ParsedToolCall> calls;
+    std::vector<Call> calls;
     std::string logprobs;  // of its tokens, joined by commas
     std::vector<int32_t> token_ids;
     AnswerEnd end = AnswerEnd::kStop;
@@ -143,8 +167,11 @@ class ChatWholeWriter final : public ChoicesWriter {
   void OnReasoning(size_t choice, std::string_view text, std::string*) override {
     messages_[choice].reasoning += text;
   }
-  void OnToolCall(size_t choice, size_t, const ParsedToolCall& call, std::string*) override {
-    messages_[choice].calls.push_back(call);
+  void OnCallBegins(size_t choice, const CallBegins& call, std::string*) override {
+    messages_[choice].calls.push_back({.head = call, .arguments = ""});
+  }
+  void OnCallArguments(size_t choice, std::string_view bytes, std::string*) override {
+    messages_[choice].calls.back().arguments += bytes;
   }
   void OnFinished(size_t choice, AnswerEnd end, const v1::Finished& finished, std::string*) override {
     messages_[choice].end = end;
@@ -152,6 +179,7 @@ class ChatWholeWriter final : public ChoicesWriter {
   }
 
   void AppendChoice(size_t choice, std::string* out);
+  static void AppendCalls(const std::vector<Call>& calls, std::string* out);
 
   std::vector<Message> messages_;
   std::string prompt_ids_;       // 1,2,3
@@ -189,6 +217,19 @@ std::string ChatWholeWriter::Finish() {
   return out + "}";
 }
 
+void ChatWholeWriter::AppendCalls(const std::vector<Call>& calls, std::string* out) {
+  *out += ",\"tool_calls\":";
+  const char* before = "[{\"id\":\"";
+  for (const auto& [head, arguments] : calls) {
+    *out += before + head.id + "\",\"type\":\"function\",\"function\":{\"name\":\"" + head.name;
+    *out += "\",\"arguments\":";
+    AppendJsonString(arguments, out);
+    *out += "}}";
+    before = ",{\"id\":\"";
+  }
+  *out += ']';
+}
+
 // What is printed is let go: the answer is there once, not twice.
 void ChatWholeWriter::AppendChoice(size_t choice, std::string* out) {
   const Message message = std::exchange(messages_[choice], {});
@@ -204,7 +245,7 @@ void ChatWholeWriter::AppendChoice(size_t choice, std::string* out) {
     AppendReasoning(message.reasoning, out);
   }
   // No empty list: clients take it for a call.
-  if (!message.calls.empty()) *out += ",\"tool_calls\":" + PrintJson(ToolCallsJson(message.calls));
+  if (!message.calls.empty()) AppendCalls(message.calls, out);
   *out += "},\"logprobs\":";
   if (options().logprobs < 0) {
     *out += "null";

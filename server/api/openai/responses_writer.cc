@@ -50,8 +50,28 @@ class ResponsesWriter final : public AnswerWriter {
     AddText(kReasoning, text, out);
   }
 
-  void OnToolCall(size_t, size_t, const ParsedToolCall& call, std::string* out) override {
-    AddCall(call, out);
+  void OnCallBegins(size_t, const CallBegins& call, std::string* out) override {
+    CloseItem(out);
+    output_.push_back({{"type", "function_call"},
+                       {"id", ItemId("fc_")},
+                       {"call_id", call.id},
+                       {"name", call.name},
+                       {"arguments", ""},
+                       {"status", "in_progress"}});
+    SendItem("response.output_item.added", out);
+  }
+
+  void OnCallArguments(size_t, std::string_view bytes, std::string* out) override {
+    text_ += bytes;
+    SendOfItem("response.function_call_arguments.delta", {{"delta", bytes}}, out);
+  }
+
+  void OnCallEnds(size_t, std::string* out) override {
+    Json& call = output_.back();
+    SendOfItem("response.function_call_arguments.done", {{"name", call["name"]}, {"arguments", text_}}, out);
+    call["arguments"] = std::exchange(text_, {});
+    call["status"] = "completed";
+    SendItem("response.output_item.done", out);
   }
 
   void OnFinished(size_t, AnswerEnd end, const v1::Finished& finished, std::string* out) override {
@@ -59,7 +79,7 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
   ApiError OnFailed(size_t choice, const v1::Finished& finished, std::string* out) override {
-    Release(choice, ToolCallParser::End::kCutOff, out);
+    Release(choice, AnswerReader::End::kCutOff, out);
     ApiError fault = FaultOf(choice, finished);
     error_ = fault.message;
     End("failed", finished, out);
@@ -140,23 +160,6 @@ class ResponsesWriter final : public AnswerWriter {
     Json part = {{"type", open_->part}, {"text", text}};
     if (open_ == &kMessage) part.update({{"annotations", Json::array()}, {"logprobs", Json::array()}});
     return part;
-  }
-
-  void AddCall(const ParsedToolCall& call, std::string* out) {
-    CloseItem(out);
-    output_.push_back({{"type", "function_call"},
-                       {"id", ItemId("fc_")},
-                       {"call_id", call.id},
-                       {"name", call.name},
-                       {"arguments", ""},
-                       {"status", "in_progress"}});
-    SendItem("response.output_item.added", out);
-    SendOfItem("response.function_call_arguments.delta", {{"delta", call.arguments}}, out);
-    SendOfItem("response.function_call_arguments.done", {{"name", call.name}, {"arguments", call.arguments}},
-               out);
-    output_.back()["arguments"] = call.arguments;
-    output_.back()["status"] = "completed";
-    SendItem("response.output_item.done", out);
   }
 
   std::string ItemId(const char* kind) const {

@@ -34,7 +34,8 @@ AnswerWriter::AnswerWriter(AnswerOptions options, std::vector<FieldNames> names)
       model_(options_.model),
       completion_tokens_(names_.size() * static_cast<size_t>(options_.choices)) {
   for (size_t i = 0; options_.tools && i < choices(); ++i) {
-    parsers_.push_back(MakeToolCallParser(options_.call_id_seed, options_.one_tool_call, i));
+    readers_.emplace_back(
+        AnswerReader::Options{options_.call_id_seed + "-" + std::to_string(i), options_.one_tool_call});
   }
 }
 
@@ -59,20 +60,32 @@ std::string AnswerWriter::OnEvents(size_t call, std::vector<v1::GenerateResponse
 
 void AnswerWriter::AddDelta(size_t choice, const v1::Delta& delta, std::string* out) {
   Count(choice, delta.completion_tokens());
+  if (!readers_.empty()) return Tell(choice, readers_[choice].Read(delta), &delta, out);
   has_content_ = has_content_ || !delta.reasoning().empty();
   if (!delta.reasoning().empty()) OnReasoning(choice, delta.reasoning(), out);
-  if (parsers_.empty()) return TellText(choice, delta.text(), &delta, out);
-  Tell(choice, parsers_[choice].Append(delta), &delta, out);
+  TellText(choice, delta.text(), &delta, out);
 }
 
-void AnswerWriter::Tell(size_t choice, const ToolCallParser::Output& parsed, const v1::Delta* delta,
-                        std::string* out) {
-  // Where there can be nothing but calls, what is not one is a piece of one that was cut off.
-  const std::string_view text = options_.only_tool_calls ? std::string_view() : parsed.text;
-  if (delta != nullptr || !text.empty()) TellText(choice, text, delta, out);
-  has_content_ = has_content_ || !parsed.calls.empty();
-  size_t number = parsers_[choice].calls() - parsed.calls.size();
-  for (const ParsedToolCall& call : parsed.calls) OnToolCall(choice, number++, call, out);
+// What goes with the tokens of `delta` is told once, with its text or before its calls.
+void AnswerWriter::Tell(size_t choice, const AnswerEvents& events, const v1::Delta* delta, std::string* out) {
+  for (const AnswerEvent& event : events) {
+    if (const auto* thought = std::get_if<AnswerThought>(&event)) {
+      has_content_ = true;
+      OnReasoning(choice, thought->bytes, out);
+      continue;
+    }
+    const auto* text = std::get_if<AnswerText>(&event);
+    // Where there can be nothing but calls, what is not one is a piece of one that was cut off.
+    std::string_view shown;
+    if (text != nullptr && !options_.only_tool_calls) shown = text->bytes;
+    if (delta != nullptr || !shown.empty()) TellText(choice, shown, std::exchange(delta, nullptr), out);
+    if (text != nullptr) continue;
+    has_content_ = true;
+    if (const auto* call = std::get_if<CallBegins>(&event)) OnCallBegins(choice, *call, out);
+    if (const auto* piece = std::get_if<CallArguments>(&event)) OnCallArguments(choice, piece->bytes, out);
+    if (std::holds_alternative<CallEnds>(event)) OnCallEnds(choice, out);
+  }
+  if (delta != nullptr) TellText(choice, "", delta, out);
 }
 
 void AnswerWriter::TellText(size_t choice, std::string_view text, const v1::Delta* delta, std::string* out) {
@@ -81,8 +94,8 @@ void AnswerWriter::TellText(size_t choice, std::string_view text, const v1::Delt
   OnText(choice, text, delta, out);
 }
 
-void AnswerWriter::Release(size_t choice, ToolCallParser::End end, std::string* out) {
-  if (!parsers_.empty()) Tell(choice, parsers_[choice].Finish(end), nullptr, out);
+void AnswerWriter::Release(size_t choice, AnswerReader::End end, std::string* out) {
+  if (!readers_.empty()) Tell(choice, readers_[choice].Finish(end), nullptr, out);
 }
 
 void AnswerWriter::End(size_t choice, const v1::Finished& finished, std::string* out) {
@@ -97,11 +110,11 @@ void AnswerWriter::End(size_t choice, const v1::Finished& finished, std::string*
     if (!fault_) fault_ = std::move(fault);
     return;
   }
-  const auto end = finished.reason() == v1::FINISH_REASON_STOP ? ToolCallParser::End::kOfTheModel
-                                                               : ToolCallParser::End::kCutOff;
-  const bool is_within_call = !parsers_.empty() && parsers_[choice].IsCutBy(end);
+  const auto end = finished.reason() == v1::FINISH_REASON_STOP ? AnswerReader::End::kOfTheModel
+                                                               : AnswerReader::End::kCutOff;
+  const bool is_within_call = !readers_.empty() && readers_[choice].IsCutBy(end);
   Release(choice, end, out);
-  const bool called = !parsers_.empty() && parsers_[choice].calls() > 0;
+  const bool called = !readers_.empty() && readers_[choice].calls() > 0;
   const bool cut = options_.only_tool_calls && (is_within_call || !called);
   OnFinished(choice, EndOf(finished.reason(), called, cut), finished, out);
 }

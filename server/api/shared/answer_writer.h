@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "server/answers/answer_reader.h"
 #include "server/api/shared/generation.h"
 #include "server/api/shared/generation_request.h"
-#include "server/api/shared/tool_calls.h"
 #include "tramontane/v1/inference.pb.h"
 
 namespace tramontane {
@@ -53,7 +53,7 @@ class AnswerWriter : public ResponseWriter {
   virtual bool HoldsAnswer() const { return !options_.stream || options_.tools; }
 
   // Each appends what is to be sent now; where nothing is streamed, nothing. Of one choice: OnText,
-  // OnReasoning and OnToolCall in the order in which it says them, then OnFinished or OnFailed.
+  // OnReasoning and those of calls in the order in which it says them, then OnFinished or OnFailed.
 
   virtual void OnStarted(size_t call, const v1::Started& started, std::string* out) = 0;
   // `delta`: where the text came from, for what goes with its tokens; the text may be empty, and lag behind
@@ -61,9 +61,10 @@ class AnswerWriter : public ResponseWriter {
   virtual void OnText(size_t choice, std::string_view text, const v1::Delta* delta, std::string* out) = 0;
   // What the model thought, before the OnText of the same delta; never part of a text. Of chats only.
   virtual void OnReasoning(size_t /*choice*/, std::string_view /*text*/, std::string* /*out*/) {}
-  // A whole call, the `number`-th of its choice from 0. Only where options().tools.
-  virtual void OnToolCall(size_t /*choice*/, size_t /*number*/, const ParsedToolCall& /*call*/,
-                          std::string* /*out*/) {}
+  // A call: its begin, its arguments, its end. Only where options().tools.
+  virtual void OnCallBegins(size_t /*choice*/, const CallBegins& /*call*/, std::string* /*out*/) {}
+  virtual void OnCallArguments(size_t /*choice*/, std::string_view /*bytes*/, std::string* /*out*/) {}
+  virtual void OnCallEnds(size_t /*choice*/, std::string* /*out*/) {}
   virtual void OnFinished(size_t choice, AnswerEnd end, const v1::Finished& finished, std::string* out) = 0;
   // The choice ended with an error. Returns what the request is told; the first is its Fault.
   virtual ApiError OnFailed(size_t choice, const v1::Finished& finished, std::string* out) = 0;
@@ -72,7 +73,7 @@ class AnswerWriter : public ResponseWriter {
   ApiError FaultOf(size_t choice, const v1::Finished& finished) const;
 
   // What of a choice was held back: it has ended. OnFinished comes behind it; OnFailed may ask for it.
-  void Release(size_t choice, ToolCallParser::End end, std::string* out);
+  void Release(size_t choice, AnswerReader::End end, std::string* out);
 
   const AnswerOptions& options() const { return options_; }
   const std::string& model() const { return model_; }  // after the first Started
@@ -82,7 +83,7 @@ class AnswerWriter : public ResponseWriter {
   size_t FirstChoice(size_t call) const { return call * static_cast<size_t>(options_.choices); }
 
  private:
-  void Tell(size_t choice, const ToolCallParser::Output& parsed, const v1::Delta* delta, std::string* out);
+  void Tell(size_t choice, const AnswerEvents& events, const v1::Delta* delta, std::string* out);
   void TellText(size_t choice, std::string_view text, const v1::Delta* delta, std::string* out);
   void AddDelta(size_t choice, const v1::Delta& delta, std::string* out);
   void End(size_t choice, const v1::Finished& finished, std::string* out);
@@ -98,7 +99,7 @@ class AnswerWriter : public ResponseWriter {
   int64_t answer_bytes_ = 0;
   std::optional<v1::Timings> timing_;
   std::vector<int64_t> completion_tokens_;  // [choices]
-  std::vector<ToolCallParser> parsers_;     // [choices], where there can be calls; else []
+  std::vector<AnswerReader> readers_;       // [choices], where there can be calls; else []
   std::optional<ApiError> fault_;           // of the first choice that ended with an error
 };
 

@@ -1,8 +1,8 @@
-#include "server/answers/tool_call_parser.h"
+#include "server/answers/answer_reader.h"
 
 #include <algorithm>
-#include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 namespace tramontane {
@@ -91,8 +91,12 @@ class JsonReader {
   size_t at_ = 0;
 };
 
-// `object` from its first brace to its last; none where it is not a sound call. The id is left empty.
-std::optional<ParsedToolCall> ParseCall(std::string_view object) {
+struct NamedArguments {
+  std::string name, arguments;
+};
+
+// `object` from its first brace to its last; none where it is not a sound call.
+std::optional<NamedArguments> ParseCall(std::string_view object) {
   if (!IsJsonObject(object)) return std::nullopt;
   std::optional<std::string_view> name, arguments, id, type;
   JsonReader reader(object.substr(1, object.size() - 2));
@@ -107,7 +111,7 @@ std::optional<ParsedToolCall> ParseCall(std::string_view object) {
     if (member == nullptr || member->has_value()) return std::nullopt;  // would be lost
     *member = reader.Value();
   }
-  ParsedToolCall call;
+  NamedArguments call;
   const std::optional<std::string> function = StringValue(name.value_or("null"));
   if (!function || !IsFunctionName(*function)) return std::nullopt;
   call.name = *function;
@@ -120,57 +124,49 @@ std::optional<ParsedToolCall> ParseCall(std::string_view object) {
 
 }  // namespace
 
-ToolCallParser::ToolCallParser(std::string id_seed, size_t max_calls)
-    : id_seed_(std::move(id_seed)), max_calls_(max_calls) {}
-
-ToolCallParser::Output ToolCallParser::Append(std::string_view text, std::optional<int32_t> tool_calls_at) {
-  Output output;
-  if (state_ == State::kAnswer) {
-    const size_t answer_bytes =
-        std::min(tool_calls_at ? static_cast<size_t>(*tool_calls_at) : text.size(), text.size());
-    output.text = text.substr(0, answer_bytes);
-    text.remove_prefix(answer_bytes);
-    if (tool_calls_at) state_ = State::kOpening;
-  }
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (state_ == State::kBroken) {
-      output.text += text.substr(i);
-      break;
-    }
-    Step(text[i], &output);
-  }
-  return output;
-}
-
-ToolCallParser::Output ToolCallParser::Append(const v1::Delta& delta) {
-  std::optional<int32_t> calls_at;
-  if (delta.has_tool_calls_at()) calls_at = delta.tool_calls_at();
+AnswerEvents AnswerReader::Read(const v1::Delta& delta) {
+  if (!delta.reasoning().empty()) events_.emplace_back(AnswerThought{delta.reasoning()});
   const std::string_view text = delta.text();
-  if (delta.marks().empty()) return Append(text, calls_at);
-  Output output;
-  const auto append = [&](std::string_view piece) {
-    Output more = Append(piece, std::nullopt);
-    output.text += more.text;
-    std::move(more.calls.begin(), more.calls.end(), std::back_inserter(output.calls));
-  };
   size_t begin = 0;
-  for (const v1::Mark& mark : delta.marks()) {
-    const size_t end = std::clamp(static_cast<size_t>(mark.at()), begin, text.size());
-    append(text.substr(begin, end - begin));
-    OnMark(mark.kind(), &output);
+  const auto take_until = [&](int32_t at) {
+    const size_t end = std::clamp(static_cast<size_t>(at), begin, text.size());
+    Take(text.substr(begin, end - begin));
     begin = end;
+  };
+  if (delta.marks().empty() && delta.has_tool_calls_at() && state_ == State::kAnswer) {
+    take_until(delta.tool_calls_at());
+    state_ = State::kOpening;
   }
-  append(text.substr(begin));
-  return output;
+  for (const v1::Mark& mark : delta.marks()) {
+    take_until(mark.at());
+    OnMark(mark.kind());
+  }
+  Take(text.substr(begin));
+  return std::exchange(events_, {});
 }
 
-void ToolCallParser::OnMark(v1::MarkKind kind, Output* output) {
+AnswerEvents AnswerReader::Finish(End end) {
+  FinishCall(end);
+  return std::exchange(events_, {});
+}
+
+void AnswerReader::Take(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (state_ == State::kAnswer || state_ == State::kBroken) return TellText(text.substr(i));
+    Step(text[i]);
+  }
+}
+
+void AnswerReader::TellText(std::string_view text) {
+  if (text.empty()) return;
+  auto* last = events_.empty() ? nullptr : std::get_if<AnswerText>(&events_.back());
+  if (last == nullptr) last = &std::get<AnswerText>(events_.emplace_back(AnswerText{}));
+  last->bytes += text;
+}
+
+void AnswerReader::OnMark(v1::MarkKind kind) {
   if (kind == v1::MARK_KIND_CALL) {
-    if (state_ != State::kAnswer) {
-      Output rest = Finish(End::kOfTheModel);
-      output->text += rest.text;
-      std::move(rest.calls.begin(), rest.calls.end(), std::back_inserter(output->calls));
-    }
+    if (state_ != State::kAnswer) FinishCall(End::kOfTheModel);
     state_ = State::kName;
     name_.clear();
     in_list_ = in_string_ = escaped_ = false;
@@ -180,33 +176,32 @@ void ToolCallParser::OnMark(v1::MarkKind kind, Output* output) {
       state_ == State::kName || (state_ == State::kCallId && kind == v1::MARK_KIND_ARGUMENTS);
   if (!follows) return;
   if (state_ == State::kName) name_ = NameBefore(kind, unclaimed_);
-  if (!IsFunctionName(name_)) return Break(output);
+  if (!IsFunctionName(name_)) return Break();
   state_ = kind == v1::MARK_KIND_CALL_ID ? State::kCallId : State::kBeforeArguments;
 }
 
-bool ToolCallParser::IsCutBy(End end) const {
+bool AnswerReader::IsCutBy(End end) const {
   if (state_ == State::kBeforeArguments) return end == End::kCutOff;
   return state_ == State::kOpening || state_ == State::kCall || state_ == State::kName ||
          state_ == State::kCallId;
 }
 
-ToolCallParser::Output ToolCallParser::Finish(End end) {
-  Output output;
-  if (state_ == State::kBeforeArguments && end == End::kOfTheModel) {
-    EndCall({.id = {}, .name = name_, .arguments = "{}"}, &output);
-  }
+void AnswerReader::FinishCall(End end) {
+  if (state_ == State::kBeforeArguments && end == End::kOfTheModel) EndCall(name_, "{}");
   const bool only_punctuation =
       state_ == State::kAfterCall || state_ == State::kBeforeCall || state_ == State::kClosed;
-  if (calls_ == 0 || !only_punctuation) output.text = std::move(unclaimed_);
+  if (calls_ == 0 || !only_punctuation) TellText(unclaimed_);
   unclaimed_.clear();
   state_ = State::kBroken;
-  return output;
 }
 
-void ToolCallParser::Step(char c, Output* output) {
+void AnswerReader::Step(char c) {
   unclaimed_ += c;
-  if (state_ == State::kCall) return StepInCall(c, output);
-  if (state_ == State::kName || state_ == State::kCallId) return StepInHead(output);
+  if (state_ == State::kCall) return StepInCall(c);
+  if (state_ == State::kName || state_ == State::kCallId) {
+    if (unclaimed_.size() > kMaxHeadBytes) Break();
+    return;
+  }
   if (IsBlank(c)) return;
 
   const bool may_begin_a_call =
@@ -224,28 +219,17 @@ void ToolCallParser::Step(char c, Output* output) {
     state_ = State::kClosed;
     unclaimed_.clear();
   } else {
-    Break(output);
+    Break();
   }
 }
 
-void ToolCallParser::StepInHead(Output* output) {
-  if (unclaimed_.size() > kMaxHeadBytes) Break(output);
-}
-
-void ToolCallParser::Break(Output* output) {
+void AnswerReader::Break() {
   state_ = State::kBroken;
-  output->text += unclaimed_;
+  TellText(unclaimed_);
   unclaimed_.clear();
 }
 
-std::optional<ParsedToolCall> ToolCallParser::CallRead() const {
-  const std::string_view object = std::string_view(unclaimed_).substr(call_begin_);
-  if (name_.empty()) return ParseCall(object);
-  if (!IsJsonObject(object)) return std::nullopt;
-  return ParsedToolCall{.id = {}, .name = name_, .arguments = std::string(object)};
-}
-
-void ToolCallParser::StepInCall(char c, Output* output) {
+void AnswerReader::StepInCall(char c) {
   if (in_string_) {
     if (escaped_) {
       escaped_ = false;
@@ -261,17 +245,22 @@ void ToolCallParser::StepInCall(char c, Output* output) {
   if (c == '}' || c == ']') --depth_;
   if (depth_ > 0) return;
 
-  std::optional<ParsedToolCall> call = CallRead();
-  if (!call) return Break(output);
-  EndCall(*std::move(call), output);
+  const std::string_view object = std::string_view(unclaimed_).substr(call_begin_);
+  if (!name_.empty()) return IsJsonObject(object) ? EndCall(name_, std::string(object)) : Break();
+  std::optional<NamedArguments> call = ParseCall(object);
+  if (!call) return Break();
+  EndCall(std::move(call->name), std::move(call->arguments));
 }
 
-void ToolCallParser::EndCall(ParsedToolCall call, Output* output) {
+void AnswerReader::EndCall(std::string name, std::string arguments) {
   state_ = in_list_ ? State::kAfterCall : State::kClosed;
   unclaimed_.clear();
-  if (calls_ >= max_calls_) return;
-  call.id = NineCharacterId(id_seed_ + "/" + std::to_string(calls_++));
-  output->calls.push_back(std::move(call));
+  if (options_.one_call && calls_ > 0) return;
+  const size_t number = calls_++;
+  std::string id = NineCharacterId(options_.id_seed + "/" + std::to_string(number));
+  events_.emplace_back(CallBegins{.number = number, .id = std::move(id), .name = std::move(name)});
+  events_.emplace_back(CallArguments{std::move(arguments)});
+  events_.emplace_back(CallEnds{});
 }
 
 std::string NineCharacterId(std::string_view seed) {

@@ -1,6 +1,8 @@
-// Tool calls: what Mistral models write after [TOOL_CALLS], taken apart as it comes.
+// AnswerReader: what an answer says, read from its Deltas: thoughts, text, and the calls that Mistral models
+// write after [TOOL_CALLS], taken apart as they come. Doors print its events, each in its dialect; sessions
+// keep what they make.
 //
-// One thread at a time. No exceptions leave it.
+// One of each choice, one thread at a time. No exceptions leave it.
 //
 // What counts as a call, up to format v7: an object in a list, or alone, with a function's `name` and
 // `arguments` that are an object (or a string that holds one; absent: {}), perhaps with an `id` or `type`,
@@ -15,43 +17,52 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "tramontane/v1/inference.pb.h"
 
 namespace tramontane {
 
-struct ParsedToolCall {
-  std::string id;         // nine letters and digits
-  std::string name;       // 1 to 64 letters, digits, underscores and dashes
-  std::string arguments;  // one JSON object, as the model wrote it
+struct AnswerThought {
+  std::string bytes;
 };
+struct AnswerText {
+  std::string bytes;
+};
+struct CallBegins {
+  size_t number = 0;  // of the choice's calls, from 0
+  std::string id;     // nine letters and digits
+  std::string name;   // 1 to 64 letters, digits, underscores and dashes
+};
+// Of the call that began last: joined, one JSON object, as the model wrote it.
+struct CallArguments {
+  std::string bytes;
+};
+struct CallEnds {};
+using AnswerEvent = std::variant<AnswerThought, AnswerText, CallBegins, CallArguments, CallEnds>;
+using AnswerEvents = std::vector<AnswerEvent>;
 
 // The text and the calls of one choice.
-// Always: text + calls + the punctuation around sound calls = what was appended, wherever it was cut into
+// Always: text + calls + the punctuation around sound calls = what was read, wherever it was cut into
 // pieces. The text may lag, by what may yet become a call.
-class ToolCallParser {
+class AnswerReader {
  public:
-  struct Output {
-    std::string text;
-    std::vector<ParsedToolCall> calls;
+  struct Options {
+    // The ids of the calls are made of it; no other choice of any request shares it.
+    std::string id_seed;
+    bool one_call = false;  // further ones are dropped
   };
+  explicit AnswerReader(Options options) : options_(std::move(options)) {}
 
-  // The ids of the calls are made of `id_seed`, which no other choice of any request shares. Calls beyond
-  // `max_calls` are dropped.
-  explicit ToolCallParser(std::string id_seed, size_t max_calls = std::numeric_limits<size_t>::max());
-
-  // The next text of the choice; `tool_calls_at` as in Delta.
-  Output Append(std::string_view text, std::optional<int32_t> tool_calls_at);
-  // The same, with the marks of formats that have them.
-  Output Append(const v1::Delta& delta);
+  // What the choice says next.
+  AnswerEvents Read(const v1::Delta& delta);
   enum class End { kOfTheModel, kCutOff };
   // The choice has ended.
-  Output Finish(End end);
+  AnswerEvents Finish(End end);
 
   size_t calls() const { return calls_; }  // shown so far
   // A call has begun that would not be whole. Before Finish.
@@ -71,17 +82,18 @@ class ToolCallParser {
     kBroken,
   };
 
-  void OnMark(v1::MarkKind kind, Output* output);
-  void Step(char c, Output* output);
-  void StepInHead(Output* output);
-  void StepInCall(char c, Output* output);
-  std::optional<ParsedToolCall> CallRead() const;
-  void EndCall(ParsedToolCall call, Output* output);
+  void Take(std::string_view text);
+  void OnMark(v1::MarkKind kind);
+  void Step(char c);
+  void StepInCall(char c);
+  void EndCall(std::string name, std::string arguments);
+  void FinishCall(End end);
   // What was read of a call that is none is text.
-  void Break(Output* output);
+  void Break();
+  void TellText(std::string_view text);
 
-  const std::string id_seed_;
-  const size_t max_calls_;
+  const Options options_;
+  AnswerEvents events_;  // of the Delta being read
   State state_ = State::kAnswer;
   size_t calls_ = 0;
   std::string unclaimed_;  // what was read since the last call: text, should it be broken
