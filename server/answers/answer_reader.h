@@ -1,28 +1,35 @@
-// AnswerReader: what an answer says, read from its Deltas: thoughts, text, and the calls that Mistral models
-// write after [TOOL_CALLS], taken apart as they come. Doors print its events, each in its dialect; sessions
-// keep what they make.
+// AnswerReader: what an answer says, read from its Deltas as it comes: thoughts, text, and the calls that
+// Mistral models write after [TOOL_CALLS]. Doors print its events, each in its dialect; sessions keep what
+// they make.
 //
-// One of each choice, one thread at a time. No exceptions leave it.
+// One of each choice, one thread at a time. No exceptions leave it. Memory is constant in what is read, but
+// for arguments that must be held (listed_calls.h).
 //
-// What counts as a call, up to format v7: an object in a list, or alone, with a function's `name` and
-// `arguments` that are an object (or a string that holds one; absent: {}), perhaps with an `id` or `type`,
-// which are not used: models repeat ids. From v11 on, where the server marks each of these: a function's
-// name, perhaps an id, which is not used either, and arguments that are an object (nothing: {}, where the
-// model goes on behind it, or ends). Everything else is text and stays text.
+// What counts as a call, up to format v7: listed_calls.h. From v11 on, where the server marks each of these:
+// a function's name, perhaps an id, which is not used, and arguments that are an object (nothing: {}, where
+// the model goes on behind it, or ends). Objects are JSON of at most kMaxJsonDepth brackets inside each
+// other.
 //
-// A call is shown when it is whole and sound, never before: a half call could not be taken back from a client
-// that was sent its beginning. So a model that writes broken JSON, or is cut off in the middle of a call,
-// gives the calls before it and then the rest as text.
+// A call begins when its name is known, and its arguments are told as they come. So it may be cut: by the end
+// of the answer, or since what follows is no call. What was told of it stands; what remains is told to
+// nobody.
+//
+// Call syntax is never text. That is what follows a [TOOL_CALLS] up to the next one, if it begins as a call,
+// whether it becomes one or not: with a bracket, with one of the marks of its parts, or as a name with
+// nothing behind it. Behind a whole call or a list, brackets and commas are syntax, too. All else is text:
+// what stands before, what the model says behind its calls, and words that it says behind [TOOL_CALLS]
+// instead of calling.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "server/answers/json_prefix.h"
+#include "server/answers/listed_calls.h"
 #include "tramontane/v1/inference.pb.h"
 
 namespace tramontane {
@@ -36,19 +43,22 @@ struct AnswerText {
 struct CallBegins {
   size_t number = 0;  // of the choice's calls, from 0
   std::string id;     // nine letters and digits
-  std::string name;   // 1 to 64 letters, digits, underscores and dashes
+  std::string name;   // as of IsFunctionName
 };
-// Of the call that began last: joined, one JSON object, as the model wrote it.
+// Of the call that began last, one of each Delta at most: joined, one JSON object as the model wrote it. What
+// was told so far is always whole characters and the beginning of such an object, with its bracket.
 struct CallArguments {
   std::string bytes;
 };
-struct CallEnds {};
+// It is whole, or was cut.
+struct CallEnds {
+  bool is_whole = true;
+};
 using AnswerEvent = std::variant<AnswerThought, AnswerText, CallBegins, CallArguments, CallEnds>;
 using AnswerEvents = std::vector<AnswerEvent>;
 
-// The text and the calls of one choice.
-// Always: text + calls + the punctuation around sound calls = what was read, wherever it was cut into
-// pieces. The text may lag, by what may yet become a call.
+// Always: the events are the same wherever the answer is cut into Deltas, with bytes that are cut elsewhere.
+// (The thoughts of a Delta come before its text.) Each call that begins ends, before the next one begins.
 class AnswerReader {
  public:
   struct Options {
@@ -64,46 +74,47 @@ class AnswerReader {
   // The choice has ended.
   AnswerEvents Finish(End end);
 
-  size_t calls() const { return calls_; }  // shown so far
-  // A call has begun that would not be whole. Before Finish.
-  bool IsCutBy(End end) const;
+  size_t whole_calls() const { return whole_calls_; }  // so far, that were told
+  bool is_within_call() const;                         // an end would cut one. Before Finish.
+  size_t held_bytes() const { return held_.size() + arguments_.size() + list_.held_bytes(); }
 
  private:
   enum class State {
-    kAnswer,  // before [TOOL_CALLS]
-    kOpening,
-    kBeforeCall,  // in a list, behind '[' or ','
-    kCall,        // in an object
-    kAfterCall,   // in a list
-    kName,        // where calls are marked: this and the next two
+    kText,
+    kOpening,  // of a list: behind [TOOL_CALLS]
+    kList,     // in it, or in a call that stands alone
+    kName,     // where calls are marked: this and the next three
     kCallId,
     kBeforeArguments,
-    kClosed,
-    kBroken,
+    kArguments,
+    kClosed,   // behind a call or a list
+    kDropped,  // what remains of a call that is none
   };
 
   void Take(std::string_view text);
-  void OnMark(v1::MarkKind kind);
   void Step(char c);
-  void StepInCall(char c);
-  void EndCall(std::string name, std::string arguments);
-  void FinishCall(End end);
-  // What was read of a call that is none is text.
-  void Break();
+  void StepInSpace(char c);
+  void StepInList(char c);
+  void OnMark(v1::MarkKind kind);
+  void LeaveCall(End end);
+  void Drop();
   void TellText(std::string_view text);
+
+  void BeginCall(std::string_view name);
+  void TellArguments();
+  void EndCall(bool is_whole);
 
   const Options options_;
   AnswerEvents events_;  // of the Delta being read
-  State state_ = State::kAnswer;
-  size_t calls_ = 0;
-  std::string unclaimed_;  // what was read since the last call: text, should it be broken
-  std::string name_;       // of the marked call being read; "": the call is an object with a name in it
-  // Of the object being read:
-  size_t call_begin_ = 0;  // in unclaimed_
-  int64_t depth_ = 0;      // of braces and brackets
-  bool in_list_ = false;
-  bool in_string_ = false;
-  bool escaped_ = false;
+  State state_ = State::kText;
+  std::string held_;  // what may be text or syntax
+  ListedCalls list_;
+  JsonPrefix json_;  // the arguments of a marked call
+  size_t begun_calls_ = 0;
+  size_t whole_calls_ = 0;
+  bool is_in_call_ = false;
+  bool is_told_ = false;   // the call
+  std::string arguments_;  // of it, that were not told
 };
 
 // Nine letters and digits, always the same for the same seed.

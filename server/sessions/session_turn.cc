@@ -59,6 +59,8 @@ void SessionTurn::AddEvents(const AnswerEvents& events) {
     if (const auto* piece = std::get_if<CallArguments>(&event)) {
       answer_.mutable_tool_calls()->rbegin()->mutable_arguments_json()->append(piece->bytes);
     }
+    const auto* end = std::get_if<CallEnds>(&event);
+    if (end != nullptr && !end->is_whole) answer_.mutable_tool_calls()->RemoveLast();
   }
 }
 

@@ -1,5 +1,5 @@
-// What a model may write after [TOOL_CALLS]: any text, cut anywhere, gives the same calls; each is sound,
-// none is half.
+// What a model may write after [TOOL_CALLS]: any text, cut anywhere, gives the same events. A call that
+// begins ends; what was told of it begins a JSON object in whole characters, and is one where it is whole.
 //
 // The first byte says how long the pieces are, the second where the calls begin. Read a second time, as
 // formats that mark their calls have it, each byte of 1, 2 or 3 is no text but a mark: a call, its id, its
@@ -13,37 +13,74 @@
 
 #include "kernels/core/check.h"
 #include "server/answers/answer_reader.h"
+#include "tests/support/json_beginning.h"
 
 namespace tramontane {
 namespace {
 
-// All of an answer, spelled: its text, then its calls.
+// All of an answer, spelled in its order, with bytes joined that were cut.
 class Spelled {
  public:
   void Add(const AnswerEvents& events) {
     for (const AnswerEvent& event : events) {
-      if (const auto* text = std::get_if<AnswerText>(&event)) shown_ += text->bytes;
-      if (const auto* call = std::get_if<CallBegins>(&event)) {
-        TM_CHECK(call->id.size() == 9, "an id of %zu bytes", call->id.size());
-        calls_ += "\n" + call->name;
-      }
-      const auto* piece = std::get_if<CallArguments>(&event);
-      if (piece == nullptr) continue;
-      const auto arguments = nlohmann::json::parse(piece->bytes, nullptr, /*allow_exceptions=*/false);
-      TM_CHECK(arguments.is_object(), "arguments that are no object: %s", piece->bytes.c_str());
-      calls_ += piece->bytes;
+      if (const auto* text = std::get_if<AnswerText>(&event)) AddText(text->bytes);
+      if (const auto* call = std::get_if<CallBegins>(&event)) Begin(*call);
+      if (const auto* piece = std::get_if<CallArguments>(&event)) AddArguments(piece->bytes);
+      if (const auto* end = std::get_if<CallEnds>(&event)) End(end->is_whole);
     }
   }
   std::string Of(std::string_view text) const {
-    TM_CHECK(shown_.size() <= text.size(), "%zu bytes of text from %zu", shown_.size(), text.size());
-    return shown_ + calls_;
+    TM_CHECK(!in_call_, "a call without an end: %s", shown_.c_str());
+    TM_CHECK(text_bytes_ <= text.size(), "%zu bytes of text from %zu", text_bytes_, text.size());
+    return shown_;
   }
 
  private:
-  std::string shown_, calls_;
+  void AddText(const std::string& text) {
+    TM_CHECK(!in_call_ && !text.empty(), "text in a call: %s", text.c_str());
+    text_bytes_ += text.size();
+    shown_ += text;
+  }
+  void Begin(const CallBegins& call) {
+    TM_CHECK(!in_call_ && call.id.size() == 9 && IsFunctionName(call.name), "a call of %s",
+             call.name.c_str());
+    in_call_ = true;
+    arguments_.clear();
+    shown_ += "\n(" + std::to_string(call.number) + call.name;
+  }
+  // JSON that is not UTF-8 has no beginning that is.
+  void AddArguments(const std::string& bytes) {
+    TM_CHECK(in_call_ && !bytes.empty(), "arguments of no call: %s", bytes.c_str());
+    arguments_ += bytes;
+    if (arguments_.size() < 200) CheckBeginning();
+  }
+  void End(bool is_whole) {
+    TM_CHECK(in_call_, "an end of no call: %s", shown_.c_str());
+    in_call_ = false;
+    if (!arguments_.empty() && arguments_.size() < 2000) CheckBeginning();
+    if (is_whole) TM_CHECK(IsObject(arguments_), "arguments that are no object: %s", arguments_.c_str());
+    shown_ += arguments_ + (is_whole ? ")" : "|");
+  }
+  void CheckBeginning() const {
+    TM_CHECK(arguments_[0] == '{' && BeginsJson(arguments_), "no beginning: %s", arguments_.c_str());
+  }
+  // But for numbers that are too large for the parser.
+  static bool IsObject(const std::string& text) {
+    try {
+      return nlohmann::json::parse(text).is_object();
+    } catch (const nlohmann::json::out_of_range&) {
+      return true;
+    } catch (const nlohmann::json::exception&) {
+      return false;
+    }
+  }
+
+  std::string shown_, arguments_;
+  size_t text_bytes_ = 0;
+  bool in_call_ = false;
 };
 
-std::string Parse(std::string_view text, size_t calls_at, size_t piece_bytes) {
+std::string Read(std::string_view text, size_t calls_at, size_t piece_bytes) {
   AnswerReader reader({.id_seed = "fuzz"});
   Spelled spelled;
   bool told = false;
@@ -60,7 +97,7 @@ std::string Parse(std::string_view text, size_t calls_at, size_t piece_bytes) {
   return spelled.Of(text);
 }
 
-std::string ParseMarked(std::string_view text, size_t piece_bytes) {
+std::string ReadMarked(std::string_view text, size_t piece_bytes) {
   AnswerReader reader({.id_seed = "fuzz"});
   Spelled spelled;
   for (size_t at = 0; at < text.size(); at += piece_bytes) {
@@ -87,10 +124,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 2, size - 2);
   const size_t calls_at = std::min<size_t>(data[1], text.size());
-  const std::string whole = tramontane::Parse(text, calls_at, text.size() + 1);
+  const std::string whole = tramontane::Read(text, calls_at, text.size() + 1);
   const size_t piece_bytes = 1 + data[0] % 16;
-  TM_CHECK(whole == tramontane::Parse(text, calls_at, piece_bytes), "pieces give another answer");
-  TM_CHECK(tramontane::ParseMarked(text, text.size() + 1) == tramontane::ParseMarked(text, piece_bytes),
+  TM_CHECK(whole == tramontane::Read(text, calls_at, piece_bytes), "pieces give another answer");
+  TM_CHECK(tramontane::ReadMarked(text, text.size() + 1) == tramontane::ReadMarked(text, piece_bytes),
            "pieces give other marked calls");
   return 0;
 }

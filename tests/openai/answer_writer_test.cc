@@ -53,6 +53,12 @@ class Recorder final : public AnswerWriter {
   void OnCallBegins(size_t choice, const CallBegins& call, std::string*) override {
     told.push_back(std::to_string(choice) + " calls " + std::to_string(call.number) + " " + call.name);
   }
+  void OnCallArguments(size_t choice, std::string_view bytes, std::string*) override {
+    told.push_back(std::to_string(choice) + " with " + std::string(bytes));
+  }
+  void OnCallEnds(size_t choice, bool is_whole, std::string*) override {
+    told.push_back(std::to_string(choice) + (is_whole ? " is whole" : " is cut"));
+  }
   void OnFinished(size_t choice, AnswerEnd end, const v1::Finished&, std::string*) override {
     told.push_back(std::to_string(choice) + " ends: " + EndName(end));
   }
@@ -84,33 +90,59 @@ TEST(AnswerWriter, WithoutToolsTextIsToldAsItComes) {
               ElementsAre("started 0 of m", "0: a", std::string("0: ") + kCutCall, "0 ends: stop"));
 }
 
-TEST(AnswerWriter, CallsAreToldWholeAndNumberedBehindTheTextBeforeThem) {
+TEST(AnswerWriter, CallsAreNumberedBehindTheTextBeforeThem) {
   Recorder writer = Writer(WithTools());
   writer.OnEvents(0, {Started(), Said(kTwoCalls, 4), Finished(v1::FINISH_REASON_STOP)});
-  EXPECT_THAT(writer.told,
-              ElementsAre("started 0 of m", "0: So: ", "0 calls 0 f", "0 calls 1 g", "0 ends: tool calls"));
+  EXPECT_THAT(writer.told, ElementsAre("started 0 of m", "0: So: ", "0 calls 0 f", "0 with {}", "0 is whole",
+                                       "0 calls 1 g", "0 with {}", "0 is whole", "0 ends: tool calls"));
 }
 
-TEST(AnswerWriter, NumbersOfCallsGoOnFromDeltaToDelta) {
+TEST(AnswerWriter, CallsAreToldAsTheyComeAndTheirNumbersGoOn) {
   Recorder writer = Writer(WithTools());
-  writer.OnEvents(0, {Started(), Said(R"([{"name": "f"})", 0)});
-  writer.OnEvents(0, {Said(R"(, {"name": "g"}])")});
-  EXPECT_THAT(writer.told, ElementsAre("started 0 of m", "0: ", "0 calls 0 f", "0: ", "0 calls 1 g"));
+  writer.OnEvents(0, {Started(), Said(R"([{"name": "f", "arguments": {"a)", 0)});
+  writer.OnEvents(0, {Said(R"(": 1}}, {"name": "g")"), Said("}] Done.")});
+  EXPECT_THAT(writer.told,
+              ElementsAre("started 0 of m", "0: ", "0 calls 0 f", "0 with {\"a", "0: ", "0 with \": 1}",
+                          "0 is whole", "0 calls 1 g", "0: ", "0 with {}", "0 is whole", "0 held:  Done."));
+}
+
+// Words behind the mark of a call may yet be its name.
+v1::GenerateResponse SaidForACall(const std::string& text) {
+  v1::GenerateResponse event = Said(text, 0);
+  event.mutable_delta()->add_marks()->set_kind(v1::MARK_KIND_CALL);
+  return event;
 }
 
 TEST(AnswerWriter, WhatWasHeldBackIsToldBeforeTheEnd) {
   Recorder writer = Writer(WithTools());
-  writer.OnEvents(0, {Started(), Said(kCutCall, 0), Finished(v1::FINISH_REASON_LENGTH)});
-  EXPECT_THAT(writer.told,
-              ElementsAre("started 0 of m", "0: ", std::string("0 held: ") + kCutCall, "0 ends: limit"));
+  writer.OnEvents(0, {Started(), SaidForACall("Not so"), Finished(v1::FINISH_REASON_LENGTH)});
+  EXPECT_THAT(writer.told, ElementsAre("started 0 of m", "0: ", "0 held: Not so", "0 ends: limit"));
 }
 
-TEST(AnswerWriter, WhereOnlyCallsCanBePiecesOfOneAreNoText) {
+TEST(AnswerWriter, WhereOnlyCallsCanBeThereIsNoText) {
   AnswerOptions options = WithTools();
   options.only_tool_calls = true;
   Recorder writer = Writer(options);
-  writer.OnEvents(0, {Started(), Said(kCutCall, 0), Finished(v1::FINISH_REASON_LENGTH)});
+  writer.OnEvents(0, {Started(), Said("Not so", 0), Finished(v1::FINISH_REASON_LENGTH)});
   EXPECT_THAT(writer.told, ElementsAre("started 0 of m", "0: ", "0 ends: limit"));
+}
+
+TEST(AnswerWriter, OfACallCutOffItsBeginningIsToldAndNoText) {
+  Recorder writer = Writer(WithTools());
+  writer.OnEvents(0, {Started(), Said(kCutCall, 0), Finished(v1::FINISH_REASON_LENGTH)});
+  EXPECT_THAT(writer.told, ElementsAre("started 0 of m", "0: ", "0 calls 0 f", "0 is cut", "0 ends: limit"));
+}
+
+TEST(AnswerWriter, AStreamHoldsNothingOfItsCalls) {
+  AnswerOptions options = WithTools();
+  options.stream = true;
+  Recorder writer = Writer(options);
+  writer.OnEvents(0, {Started(), Said(R"([{"name": "f", "arguments": {"a": ")", 0)});
+  writer.OnEvents(0, {Said(std::string(1 << 16, 'x'))});
+  EXPECT_EQ(writer.held_bytes(), 0);
+  Recorder reordered = Writer(options);
+  reordered.OnEvents(0, {Started(), Said(R"([{"arguments": {"a": ")", 0), Said(std::string(1 << 16, 'x'))});
+  EXPECT_GT(reordered.held_bytes(), 1 << 16) << "its name is not known";
 }
 
 TEST(AnswerWriter, AnEndIsCallsUnlessTheAnswerWasCutOff) {
@@ -126,7 +158,7 @@ TEST(AnswerWriter, AnEndIsCallsUnlessTheAnswerWasCutOff) {
   }
 }
 
-TEST(AnswerWriter, AStopWithinACallThatHadToBeMadeHasCutTheAnswerOff) {
+TEST(AnswerWriter, AStopWithinACallHasCutTheAnswerOff) {
   AnswerOptions forced = WithTools();
   forced.only_tool_calls = true;
   const auto end = [](const AnswerOptions& options, const std::string& said) {
@@ -140,7 +172,8 @@ TEST(AnswerWriter, AStopWithinACallThatHadToBeMadeHasCutTheAnswerOff) {
   EXPECT_EQ(end(forced, "["), "0 ends: limit");
   EXPECT_EQ(end(forced, whole + R"(, {"na)"), "0 ends: limit") << "the second";
   EXPECT_EQ(end(forced, whole), "0 ends: tool calls");
-  EXPECT_EQ(end(WithTools(), kCutCall), "0 ends: stop sequence") << "what is no call is text";
+  EXPECT_EQ(end(WithTools(), kCutCall), "0 ends: limit");
+  EXPECT_EQ(end(WithTools(), "Not so"), "0 ends: stop sequence") << "text";
 }
 
 TEST(AnswerWriter, WhatAChoiceFailedOfIsToldInTheWordsOfTheRequest) {
@@ -183,7 +216,7 @@ TEST(AnswerWriter, OfAFailedChoiceTheDialectSaysWhetherItsRestIsTold) {
   for (const bool releases : {false, true}) {
     Recorder writer = Writer(WithTools());
     writer.releases_on_failure = releases;
-    writer.OnEvents(0, {Started(), Said(kCutCall, 0), Finished(v1::FINISH_REASON_ERROR)});
+    writer.OnEvents(0, {Started(), SaidForACall("Not so"), Finished(v1::FINISH_REASON_ERROR)});
     EXPECT_EQ(writer.told.back(), "0 fails");
     EXPECT_EQ(writer.told.size(), releases ? 4u : 3u);
     EXPECT_EQ(writer.Fault()->message, "why");

@@ -67,6 +67,7 @@ struct Streamed {
   std::string content;
   std::vector<std::string> called;  // names
   std::vector<std::string> ids;
+  std::vector<std::vector<std::string>> fragments;  // of the arguments of each call
   Json finish_reason, stop_reason;
 };
 
@@ -78,9 +79,18 @@ Streamed StreamedChat(const std::string& fields, const Events& events, const std
     const Json& delta = choice["delta"];
     if (delta.contains("content")) streamed.content += delta["content"].get<std::string>();
     for (const Json& call : delta.value("tool_calls", Json::array())) {
-      if (!call.contains("id")) continue;
-      streamed.ids.push_back(call["id"]);
-      streamed.called.push_back(call["function"]["name"]);
+      if (call.contains("id")) {
+        EXPECT_EQ(call["index"], streamed.called.size());
+        EXPECT_EQ(call["type"], "function");
+        EXPECT_EQ(call["function"]["arguments"], "");
+        streamed.ids.push_back(call["id"]);
+        streamed.called.push_back(call["function"]["name"]);
+        streamed.fragments.emplace_back();
+        continue;
+      }
+      EXPECT_EQ(call.size(), 2u) << call << ": an index and a function";
+      EXPECT_EQ(call["function"]["name"], "") << "Mistral's client wants one";
+      streamed.fragments[call["index"].get<size_t>()].push_back(call["function"]["arguments"]);
     }
     if (!choice.value("finish_reason", Json()).is_null()) {
       streamed.finish_reason = choice["finish_reason"];
@@ -129,6 +139,70 @@ TEST(ChatAnswer, DiscardedTokensStandInTheUsageWhereThereIsAPolicy) {
 }
 
 // ---- ends ---------------------------------------------------------------------------------------
+
+TEST(ChatAnswer, ACallIsStreamedAsItComesAFragmentADelta) {
+  const Events events = {Said(R"([{"name": "f")", 0),
+                         Said(R"(, "arguments": {"a")"),
+                         Said(R"(: "é)"),
+                         Said(R"("}}, {"name": "g"})"),
+                         Said("]"),
+                         Finished(v1::FINISH_REASON_STOP)};
+  const Streamed streamed = StreamedChat("", events);
+  EXPECT_THAT(streamed.called, ElementsAre("f", "g"));
+  EXPECT_THAT(streamed.fragments[0], ElementsAre(R"({"a")", R"(: "é)", R"("})"));
+  EXPECT_THAT(streamed.fragments[1], ElementsAre("{}"));
+  EXPECT_EQ(streamed.content, "");
+  EXPECT_EQ(streamed.finish_reason, "tool_calls");
+}
+
+TEST(ChatAnswer, UsageAndLogprobsGoWithTheTokensOfCallsAsWithThoseOfText) {
+  Events events = {Said("So:", -1), Said(R"([{"name": "f", "arguments": {"a)", 0), Said("\": 1}}]"),
+                   Finished(v1::FINISH_REASON_STOP)};
+  for (int i = 0; i < 3; ++i) {
+    v1::Delta* delta = events[static_cast<size_t>(i)].mutable_delta();
+    delta->set_completion_tokens(i + 1);
+    delta->add_logprobs()->set_token_bytes(std::to_string(i));
+  }
+  const std::string stream = ChatAnswer(
+      ChatBody(
+          R"(,"stream":true,"logprobs":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})"),
+      events);
+  std::string tokens, used;
+  for (size_t at = stream.find("data: {"); at != std::string::npos; at = stream.find("data: {", at + 1)) {
+    const Json chunk = Json::parse(stream.substr(at + 6, stream.find('\n', at) - at - 6));
+    if (chunk["choices"].empty()) continue;
+    const Json& choice = chunk["choices"][0];
+    if (choice["logprobs"].is_object())
+      tokens += choice["logprobs"]["content"][0]["token"].get<std::string>();
+    if (choice["delta"].contains("tool_calls")) used += chunk["usage"]["completion_tokens"].dump();
+  }
+  EXPECT_EQ(tokens, "012");
+  EXPECT_EQ(used, "223") << "name and fragment, and the other fragment";
+}
+
+TEST(ChatAnswer, ACallCutOffStaysInAStreamAndWholeAnswersHaveWholeOnes) {
+  for (const v1::FinishReason reason : {v1::FINISH_REASON_LENGTH, v1::FINISH_REASON_STOP_SEQUENCE}) {
+    const Events cut = {Said(R"(So:[{"name": "g"}, {"name": "f", "arguments": {"a)", 3), Finished(reason)};
+    const Streamed streamed = StreamedChat("", cut);
+    EXPECT_THAT(streamed.called, ElementsAre("g", "f"));
+    EXPECT_THAT(streamed.fragments[1], ElementsAre(R"({"a)"));
+    EXPECT_EQ(streamed.content, "So:");
+    EXPECT_EQ(streamed.finish_reason, "length");
+    const Json whole = WholeChoice("", cut);
+    EXPECT_EQ(whole["message"]["content"], "So:");
+    ASSERT_EQ(whole["message"]["tool_calls"].size(), 1u);
+    EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["name"], "g");
+    EXPECT_EQ(whole["finish_reason"], "length");
+  }
+}
+
+TEST(ChatAnswer, ACallThatTheModelGetsWrongIsNoEndByCalls) {
+  const Events wrong = {Said(R"([{"name": "f", "arguments": {a: 1}}])", 0), Finished(v1::FINISH_REASON_STOP)};
+  EXPECT_EQ(StreamedChat("", wrong).finish_reason, "stop");
+  const Json whole = WholeChoice("", wrong);
+  EXPECT_EQ(whole["finish_reason"], "stop");
+  EXPECT_FALSE(whole["message"].contains("tool_calls"));
+}
 
 TEST(ChatAnswer, AForcedCallThatWasCutOffIsNoContentAndNoText) {
   const Events cut = {Said(kCutCall, 0), Finished(v1::FINISH_REASON_LENGTH)};

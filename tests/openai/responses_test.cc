@@ -338,23 +338,32 @@ constexpr char kToolBody[] =
     R"({"input": "Hi", "stream": true, "tools": [{"type": "function", "name": "f"}]})";
 
 TEST(ResponsesAnswer, CallsAreItemsOfTheirOwnBehindTheText) {
-  const std::vector<Event> events = Events(Answer(
-      kToolBody, {Started("breeze"), Said("Sure.[", 5), Said(R"({"name": "f", "arguments": {"a": 1}}])"),
-                  Finished(v1::FINISH_REASON_STOP)}));
+  const std::vector<Event> events = Events(
+      Answer(kToolBody, {Started("breeze"), Said("Sure.[", 5), Said(R"({"name": "f", "arguments": {"a)"),
+                         Said(R"(": 1}}])"), Finished(v1::FINISH_REASON_STOP)}));
   EXPECT_THAT(
       Names(events),
       ElementsAre("response.created", "response.in_progress", "response.output_item.added",
                   "response.content_part.added", "response.output_text.delta", "response.output_text.done",
                   "response.content_part.done", "response.output_item.done", "response.output_item.added",
-                  "response.function_call_arguments.delta", "response.function_call_arguments.done",
-                  "response.output_item.done", "response.completed"));
-  EXPECT_EQ(events[9].data["output_index"], 1);
-  EXPECT_EQ(events[9].data["delta"], R"({"a": 1})");
-  const Json call = events[11].data["item"];
+                  "response.function_call_arguments.delta", "response.function_call_arguments.delta",
+                  "response.function_call_arguments.done", "response.output_item.done",
+                  "response.completed"));
+  Json call = events[8].data["item"];
   EXPECT_EQ(call["name"], "f");
-  EXPECT_EQ(call["arguments"], R"({"a": 1})");
+  EXPECT_EQ(call["arguments"], "");
+  EXPECT_EQ(call["status"], "in_progress");
   EXPECT_EQ(call["call_id"].get<std::string>().size(), 9u);
-  EXPECT_EQ(events[12].data["response"]["output"].size(), 2u);
+  EXPECT_EQ(events[9].data.dump(),
+            R"({"type":"response.function_call_arguments.delta","item_id":"fc_1-1","output_index":1,)"
+            R"("delta":"{\"a","sequence_number":9})");
+  EXPECT_EQ(events[10].data["delta"], R"(": 1})");
+  EXPECT_EQ(events[11].data["arguments"], R"({"a": 1})");
+  call["arguments"] = R"({"a": 1})";
+  call["status"] = "completed";
+  EXPECT_EQ(events[12].data["item"], call);
+  EXPECT_EQ(events[13].data["response"]["output"].size(), 2u);
+  EXPECT_EQ(events[13].data["response"]["output"][1], call);
 }
 
 v1::GenerateResponse Thought(const std::string& reasoning, const std::string& text = "") {
@@ -389,15 +398,42 @@ TEST(ResponsesAnswer, ThinkingIsAnItemOfItsOwnBeforeTheText) {
   EXPECT_EQ(response["output"][1]["content"][0]["text"], "Yes");
 }
 
-TEST(ResponsesAnswer, BrokenCallsAreText) {
-  const std::vector<Event> events = Events(Answer(
-      kToolBody, {Started("breeze"), Said(R"([{"name": "f", )", 0), Finished(v1::FINISH_REASON_LENGTH)}));
+TEST(ResponsesAnswer, ACallCutOffStaysInAStreamAsAnIncompleteItem) {
+  const std::vector<v1::GenerateResponse> said = {
+      Started("breeze"), Said(R"([{"name": "f"}, {"name": "f", "arguments": {"a)", 0),
+      Finished(v1::FINISH_REASON_LENGTH)};
+  const std::vector<Event> events = Events(Answer(kToolBody, said));
   EXPECT_EQ(events.back().name, "response.incomplete");
+  EXPECT_EQ(events[events.size() - 2].name, "response.output_item.done");
   const Json response = events.back().data["response"];
   EXPECT_EQ(response["incomplete_details"]["reason"], "max_output_tokens");
-  ASSERT_EQ(response["output"].size(), 1u);
-  EXPECT_EQ(response["output"][0]["status"], "incomplete");
-  EXPECT_EQ(response["output"][0]["content"][0]["text"], R"([{"name": "f", )");
+  ASSERT_EQ(response["output"].size(), 2u);
+  EXPECT_EQ(response["output"][0]["status"], "completed");
+  EXPECT_EQ(response["output"][1]["status"], "incomplete");
+  EXPECT_EQ(response["output"][1]["arguments"], R"({"a)");
+  EXPECT_EQ(response["output"][1], events[events.size() - 2].data["item"]);
+
+  const Json whole =
+      Json::parse(Answer(R"({"input": "Hi", "tools": [{"type": "function", "name": "f"}]})", said));
+  EXPECT_EQ(whole["status"], "incomplete");
+  ASSERT_EQ(whole["output"].size(), 1u) << "whole calls only";
+  EXPECT_EQ(whole["output"][0]["arguments"], "{}");
+  EXPECT_FALSE(FindFault(ResponsesAnswerShape(), whole, ""));
+}
+
+// The item of the call is as it was begun, and stands where it did.
+TEST(ResponsesAnswer, AThoughtAmidACallIsAnItemBehindIt) {
+  const std::vector<Event> events =
+      Events(Answer(kToolBody, {Started("breeze"), Said(R"([{"name": "f", "arguments": {"a":)", 0),
+                                Thought("hm"), Said("1}}]"), Finished(v1::FINISH_REASON_STOP)}));
+  const Json output = events.back().data["response"]["output"];
+  ASSERT_EQ(output.size(), 2u);
+  EXPECT_EQ(output[0]["arguments"], R"({"a":1})");
+  EXPECT_EQ(output[1]["content"][0]["text"], "hm");
+  for (const Event& event : events) {
+    if (event.name != "response.output_item.done") continue;
+    EXPECT_EQ(event.data["item"], output[event.data["output_index"].get<size_t>()]);
+  }
 }
 
 TEST(ResponsesAnswer, AnEmptyOneIsAMessageWithoutText) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/sessions/session_prompt.h"
+#include "server/sessions/session_turn.h"
 #include "tests/support/fake_clock.h"
 
 namespace tramontane {
@@ -82,6 +83,32 @@ TEST_F(Sessions, HoldWhatTheLastRequestLeft) {
   EXPECT_FALSE(lease.held());
   ASSERT_TRUE(store_.Take(Own("s"), &lease).ok());
   EXPECT_THAT(lease.state()->ids, ElementsAre(1, 2, 3, 4, 5));
+}
+
+TEST_F(Sessions, OfAnAnswerWhoseLastCallIsCutOffHoldItsWholeCalls) {
+  v1::GenerateRequest request;
+  request.set_session("s");
+  request.mutable_chat()->add_messages()->set_content("hi");
+  request.mutable_chat()->add_tools()->set_name("f");
+  SessionTurn turn;
+  ASSERT_TRUE(turn.Begin(store_, {.identity = kCaller}, request).ok());
+  turn.NotePrompt(request, std::vector<int32_t>{1, 2, 3}, {});
+  v1::Delta delta;
+  delta.set_text(R"(So:[{"name": "f", "arguments": {"a": 1)");
+  delta.set_tool_calls_at(3);
+  turn.NoteDelta(delta);
+  delta.Clear();
+  delta.set_text(R"(2}}, {"name": "f", "arguments": {"a)");
+  turn.NoteDelta(delta);
+  StreamFinished finished;
+  finished.reason = FinishReason::kLength;
+  turn.NoteFinished(finished);
+  SessionLease lease;
+  ASSERT_TRUE(store_.Take(Own("s"), &lease).ok());
+  const v1::ChatMessage& answer = lease.state()->chat.messages(1);
+  EXPECT_EQ(answer.content(), "So:");
+  ASSERT_EQ(answer.tool_calls_size(), 1);
+  EXPECT_EQ(answer.tool_calls(0).arguments_json(), R"({"a": 12})");
 }
 
 TEST_F(Sessions, StayAsTheyWereWhenARequestLetsGo) {

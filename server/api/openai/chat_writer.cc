@@ -118,7 +118,8 @@ void ChatStreamWriter::OnCallBegins(size_t choice, const CallBegins& call, std::
 
 void ChatStreamWriter::OnCallArguments(size_t choice, std::string_view bytes, std::string* out) {
   OpenCall(choice, out);
-  *out += ",\"function\":{\"arguments\":";
+  // Mistral's client wants a name in each; others add it to the one they have.
+  *out += ",\"function\":{\"name\":\"\",\"arguments\":";
   AppendJsonString(bytes, out);
   CloseCall(out);
 }
@@ -172,6 +173,9 @@ class ChatWholeWriter final : public ChoicesWriter {
   }
   void OnCallArguments(size_t choice, std::string_view bytes, std::string*) override {
     messages_[choice].calls.back().arguments += bytes;
+  }
+  void OnCallEnds(size_t choice, bool is_whole, std::string*) override {
+    if (!is_whole) messages_[choice].calls.pop_back();
   }
   void OnFinished(size_t choice, AnswerEnd end, const v1::Finished& finished, std::string*) override {
     messages_[choice].end = end;

@@ -52,26 +52,28 @@ class ResponsesWriter final : public AnswerWriter {
 
   void OnCallBegins(size_t, const CallBegins& call, std::string* out) override {
     CloseItem(out);
+    call_ = output_.size();
     output_.push_back({{"type", "function_call"},
                        {"id", ItemId("fc_")},
                        {"call_id", call.id},
                        {"name", call.name},
                        {"arguments", ""},
                        {"status", "in_progress"}});
-    SendItem("response.output_item.added", out);
+    SendItem("response.output_item.added", call_, out);
   }
 
   void OnCallArguments(size_t, std::string_view bytes, std::string* out) override {
-    text_ += bytes;
-    SendOfItem("response.function_call_arguments.delta", {{"delta", bytes}}, out);
+    arguments_ += bytes;
+    SendDelta("response.function_call_arguments.delta", call_, "", bytes, "", out);
   }
 
-  void OnCallEnds(size_t, std::string* out) override {
-    Json& call = output_.back();
-    SendOfItem("response.function_call_arguments.done", {{"name", call["name"]}, {"arguments", text_}}, out);
-    call["arguments"] = std::exchange(text_, {});
-    call["status"] = "completed";
-    SendItem("response.output_item.done", out);
+  void OnCallEnds(size_t, bool is_whole, std::string* out) override {
+    Json& call = output_[call_];
+    call["arguments"] = std::exchange(arguments_, {});
+    SendOfItem("response.function_call_arguments.done", call_,
+               {{"name", call["name"]}, {"arguments", call["arguments"]}}, out);
+    call["status"] = is_whole ? "completed" : "incomplete";
+    SendItem("response.output_item.done", call_, out);
   }
 
   void OnFinished(size_t, AnswerEnd end, const v1::Finished& finished, std::string* out) override {
@@ -89,8 +91,17 @@ class ResponsesWriter final : public AnswerWriter {
   void End(const char* status, const v1::Finished& finished, std::string* out) {
     usage_ = finished.usage();
     status_ = status;
-    if (output_.empty()) OpenItem(kMessage, out);  // an empty answer is a message too
     CloseItem(out);
+    // What was sent of a call that was cut stands. Whole answers have whole calls only.
+    if (!options().stream) {
+      std::erase_if(output_, [](const Json& item) {
+        return item["type"] == "function_call" && item["status"] == "incomplete";
+      });
+    }
+    if (output_.empty()) {  // an empty answer is a message too
+      OpenItem(kMessage, out);
+      CloseItem(out);
+    }
     SendResponse("response." + status_, out);
   }
 
@@ -112,20 +123,8 @@ class ResponsesWriter final : public AnswerWriter {
   void AddText(const ItemKind& kind, std::string_view text, std::string* out) {
     OpenItem(kind, out);
     text_ += text;
-    if (!options().stream) return;
-    // Once a token: written without building it.
-    std::string json = R"({"type":")";
-    json += kind.delta_event;
-    json += R"(","item_id":)";
-    AppendJsonString(output_.back()["id"].get_ref<const std::string&>(), &json);
-    json += R"(,"output_index":)";
-    AppendJsonInteger(static_cast<int64_t>(output_.size() - 1), &json);
-    json += R"(,"content_index":0,"delta":)";
-    AppendJsonString(text, &json);
-    json += &kind == &kMessage ? R"(,"logprobs":[],"sequence_number":)" : R"(,"sequence_number":)";
-    AppendJsonInteger(sequence_number_++, &json);
-    json += '}';
-    SendLine(kind.delta_event, json, out);
+    SendDelta(kind.delta_event, item_, R"("content_index":0,)", text,
+              &kind == &kMessage ? R"("logprobs":[],)" : "", out);
   }
 
   void OpenItem(const ItemKind& kind, std::string* out) {
@@ -136,9 +135,10 @@ class ResponsesWriter final : public AnswerWriter {
     if (&kind == &kMessage) item["role"] = "assistant";
     if (&kind == &kReasoning) item["summary"] = Json::array();
     item["content"] = Json::array();
+    item_ = output_.size();
     output_.push_back(std::move(item));
-    SendItem("response.output_item.added", out);
-    SendOfItem("response.content_part.added", {{"content_index", 0}, {"part", Part("")}}, out);
+    SendItem("response.output_item.added", item_, out);
+    SendOfItem("response.content_part.added", item_, {{"content_index", 0}, {"part", Part("")}}, out);
   }
 
   void CloseItem(std::string* out) {
@@ -146,13 +146,13 @@ class ResponsesWriter final : public AnswerWriter {
     const std::string text = std::exchange(text_, {});
     Json done = {{"content_index", 0}, {"text", text}};
     if (open_ == &kMessage) done["logprobs"] = Json::array();
-    SendOfItem(open_->done_event, done, out);
-    SendOfItem("response.content_part.done", {{"content_index", 0}, {"part", Part(text)}}, out);
-    output_.back()["content"].push_back(Part(text));
+    SendOfItem(open_->done_event, item_, done, out);
+    SendOfItem("response.content_part.done", item_, {{"content_index", 0}, {"part", Part(text)}}, out);
+    output_[item_]["content"].push_back(Part(text));
     open_ = nullptr;
-    output_.back()["status"] =
+    output_[item_]["status"] =
         status_ == "in_progress" || status_ == "completed" ? "completed" : "incomplete";
-    SendItem("response.output_item.done", out);
+    SendItem("response.output_item.done", item_, out);
   }
 
   // The part of the open item.
@@ -180,17 +180,39 @@ class ResponsesWriter final : public AnswerWriter {
   void SendResponse(const std::string& type, std::string* out) {
     if (options().stream) Send({{"type", type}, {"response", Response()}}, out);
   }
-  // The last item as a whole.
-  void SendItem(const char* type, std::string* out) {
+  // An item as a whole.
+  void SendItem(const char* type, size_t index, std::string* out) {
     if (!options().stream) return;
-    Send({{"type", type}, {"output_index", output_.size() - 1}, {"item", output_.back()}}, out);
+    Send({{"type", type}, {"output_index", index}, {"item", output_[index]}}, out);
   }
-  // Something of the last item.
-  void SendOfItem(const char* type, const Json& more, std::string* out) {
+  // Something of an item.
+  void SendOfItem(const char* type, size_t index, const Json& more, std::string* out) {
     if (!options().stream) return;
-    Json event = {{"type", type}, {"item_id", output_.back()["id"]}, {"output_index", output_.size() - 1}};
+    Json event = {{"type", type}, {"item_id", output_[index]["id"]}, {"output_index", index}};
     event.update(more);
     Send(std::move(event), out);
+  }
+  // A piece of its text, once a token: written without building it. `before` and `behind` are the event's
+  // other fields.
+  void SendDelta(const char* type, size_t index, std::string_view before, std::string_view text,
+                 std::string_view behind, std::string* out) {
+    if (!options().stream) return;
+    std::string json = R"({"type":")";
+    json += type;
+    json += R"(","item_id":)";
+    AppendJsonString(output_[index]["id"].get_ref<const std::string&>(), &json);
+    json += R"(,"output_index":)";
+    AppendJsonInteger(static_cast<int64_t>(index), &json);
+    json += ',';
+    json += before;
+    json += R"("delta":)";
+    AppendJsonString(text, &json);
+    json += ',';
+    json += behind;
+    json += R"("sequence_number":)";
+    AppendJsonInteger(sequence_number_++, &json);
+    json += '}';
+    SendLine(type, json, out);
   }
 
   // The response as it stands.
@@ -227,9 +249,12 @@ class ResponsesWriter final : public AnswerWriter {
 
   std::string status_ = "in_progress";
   std::string error_;               // why it failed
-  std::vector<Json> output_;        // the items so far; only the last may be unfinished
-  const ItemKind* open_ = nullptr;  // of the last item, where more of its text may come
+  std::vector<Json> output_;        // the items so far
+  const ItemKind* open_ = nullptr;  // of the item whose text may go on, if any
+  size_t item_ = 0;                 // where that one stands
   std::string text_;                // of that item
+  size_t call_ = 0;                 // where the call stands that began last; thoughts may come before its end
+  std::string arguments_;           // of that call
   v1::Usage usage_;
   int64_t sequence_number_ = 0;
 };

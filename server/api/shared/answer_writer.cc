@@ -7,7 +7,7 @@
 namespace tramontane {
 namespace {
 
-// `called`: the answer has a call. `cut`: it had to be calls, and the last is not whole.
+// `called`: the answer has a whole call. `cut`: it ended within one, or has none where it had to.
 AnswerEnd EndOf(v1::FinishReason reason, bool called, bool cut) {
   switch (reason) {
     case v1::FINISH_REASON_LENGTH:
@@ -75,7 +75,7 @@ void AnswerWriter::Tell(size_t choice, const AnswerEvents& events, const v1::Del
       continue;
     }
     const auto* text = std::get_if<AnswerText>(&event);
-    // Where there can be nothing but calls, what is not one is a piece of one that was cut off.
+    // Where there can be nothing but calls, nothing else is shown.
     std::string_view shown;
     if (text != nullptr && !options_.only_tool_calls) shown = text->bytes;
     if (delta != nullptr || !shown.empty()) TellText(choice, shown, std::exchange(delta, nullptr), out);
@@ -83,7 +83,7 @@ void AnswerWriter::Tell(size_t choice, const AnswerEvents& events, const v1::Del
     has_content_ = true;
     if (const auto* call = std::get_if<CallBegins>(&event)) OnCallBegins(choice, *call, out);
     if (const auto* piece = std::get_if<CallArguments>(&event)) OnCallArguments(choice, piece->bytes, out);
-    if (std::holds_alternative<CallEnds>(event)) OnCallEnds(choice, out);
+    if (const auto* end = std::get_if<CallEnds>(&event)) OnCallEnds(choice, end->is_whole, out);
   }
   if (delta != nullptr) TellText(choice, "", delta, out);
 }
@@ -112,10 +112,10 @@ void AnswerWriter::End(size_t choice, const v1::Finished& finished, std::string*
   }
   const auto end = finished.reason() == v1::FINISH_REASON_STOP ? AnswerReader::End::kOfTheModel
                                                                : AnswerReader::End::kCutOff;
-  const bool is_within_call = !readers_.empty() && readers_[choice].IsCutBy(end);
+  const bool is_within_call = !readers_.empty() && readers_[choice].is_within_call();
   Release(choice, end, out);
-  const bool called = !readers_.empty() && readers_[choice].calls() > 0;
-  const bool cut = options_.only_tool_calls && (is_within_call || !called);
+  const bool called = !readers_.empty() && readers_[choice].whole_calls() > 0;
+  const bool cut = is_within_call || (options_.only_tool_calls && !called);
   OnFinished(choice, EndOf(finished.reason(), called, cut), finished, out);
 }
 
@@ -126,6 +126,13 @@ ApiError AnswerWriter::FaultOf(size_t choice, const v1::Finished& finished) cons
   error.field = finished.error_field();
   error.set_message(finished.error_message());
   return names_[choice / static_cast<size_t>(options_.choices)].Explain(error);
+}
+
+int64_t AnswerWriter::held_bytes() const {
+  if (HoldsAnswer()) return answer_bytes_;
+  size_t bytes = 0;
+  for (const AnswerReader& reader : readers_) bytes += reader.held_bytes();
+  return static_cast<int64_t>(bytes);
 }
 
 void AnswerWriter::Count(size_t choice, int64_t completion_tokens) {

@@ -23,7 +23,7 @@ enum class AnswerEnd {
   kStop,          // the model was done
   kStopSequence,  // a stop text or token, and no call
   kToolCalls,     // the model was done, or stopped by one of these, and it has called
-  kLimit,  // it was cut off, whatever it had called before; by a stop too, within a call that had to be made
+  kLimit,         // it was cut off, whatever it had called before; by a stop too, within a call
 };
 
 // Tokens so far, of all choices.
@@ -46,25 +46,26 @@ class AnswerWriter : public ResponseWriter {
   std::optional<ApiError> Fault() const final { return fault_; }
   bool HasContent() const final { return has_content_; }
   void SetTiming(const v1::Timings& timing) final { timing_ = timing; }
-  int64_t held_bytes() const final { return HoldsAnswer() ? answer_bytes_ : 0; }
+  int64_t held_bytes() const final;
 
  protected:
-  // Until its end; parts of it, while calls of tools are looked for.
-  virtual bool HoldsAnswer() const { return !options_.stream || options_.tools; }
+  // Until its end.
+  virtual bool HoldsAnswer() const { return !options_.stream; }
 
   // Each appends what is to be sent now; where nothing is streamed, nothing. Of one choice: OnText,
   // OnReasoning and those of calls in the order in which it says them, then OnFinished or OnFailed.
 
   virtual void OnStarted(size_t call, const v1::Started& started, std::string* out) = 0;
   // `delta`: where the text came from, for what goes with its tokens; the text may be empty, and lag behind
-  // the tokens. Null: what was held back until the end, of tokens that were told before.
+  // the tokens. Null: of tokens that were told before, with calls or when the text was held back.
   virtual void OnText(size_t choice, std::string_view text, const v1::Delta* delta, std::string* out) = 0;
   // What the model thought, before the OnText of the same delta; never part of a text. Of chats only.
   virtual void OnReasoning(size_t /*choice*/, std::string_view /*text*/, std::string* /*out*/) {}
-  // A call: its begin, its arguments, its end. Only where options().tools.
+  // A call, as answer_reader.h has it: begun, a piece of its arguments, whole or cut. Only where
+  // options().tools.
   virtual void OnCallBegins(size_t /*choice*/, const CallBegins& /*call*/, std::string* /*out*/) {}
   virtual void OnCallArguments(size_t /*choice*/, std::string_view /*bytes*/, std::string* /*out*/) {}
-  virtual void OnCallEnds(size_t /*choice*/, std::string* /*out*/) {}
+  virtual void OnCallEnds(size_t /*choice*/, bool /*is_whole*/, std::string* /*out*/) {}
   virtual void OnFinished(size_t choice, AnswerEnd end, const v1::Finished& finished, std::string* out) = 0;
   // The choice ended with an error. Returns what the request is told; the first is its Fault.
   virtual ApiError OnFailed(size_t choice, const v1::Finished& finished, std::string* out) = 0;
