@@ -114,6 +114,7 @@ GatewayOptions Server::Impl::OptionsOf(const ServerOptions& options, const std::
   gateway_options.doorkeeper = options.doorkeeper;
   gateway_options.protect_metrics = options.protect_metrics;
   gateway_options.any_model = options.any_model;
+  gateway_options.per_request_metrics = options.per_request_metrics;
   gateway_options.strict_fields = options.strict_fields;
   gateway_options.field_limits = options.field_limits;
   gateway_options.metrics = [this] {

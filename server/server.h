@@ -35,6 +35,7 @@ struct ServerOptions {
   HttpLimits http_limits = {};
   std::string admin_address = {};  // HOST:PORT of the admin door; "": there is none
   bool any_model = false;          // HTTP takes every model's name for the one that is served
+  bool per_request_metrics = false;  // answers of HTTP have `metrics`
   bool strict_fields = true;       // HTTP refuses fields that it does not know
   FieldLimits field_limits = {};   // of the engine that will serve
   int32_t worker_threads = 2;      // tokenising, chat rendering, detokenising

@@ -47,12 +47,21 @@ struct GatewayArguments {
 
 // Those of `serve` that mean something here: HTTP's, what is kept for clients, and how to stop and log.
 bool MeansSomethingHere(std::string_view key) {
-  constexpr std::array<std::string_view, 14> kOthers = {
-      "api_keys",      "tls_cert",         "tls_key",
-      "tls_client_ca", "max_answer_bytes", "max_unread_answer_bytes",
-      "trusted_proxy", "protect_metrics",  "any_model",
-      "strict_fields", "drain_delay",      "drain_timeout",
-      "log_level",     "log_format"};
+  constexpr std::array<std::string_view, 15> kOthers = {"api_keys",
+                                                        "tls_cert",
+                                                        "tls_key",
+                                                        "tls_client_ca",
+                                                        "max_answer_bytes",
+                                                        "max_unread_answer_bytes",
+                                                        "trusted_proxy",
+                                                        "protect_metrics",
+                                                        "any_model",
+                                                        "strict_fields",
+                                                        "per_request_metrics",
+                                                        "drain_delay",
+                                                        "drain_timeout",
+                                                        "log_level",
+                                                        "log_format"};
   return key.starts_with("http_") || std::find(kOthers.begin(), kOthers.end(), key) != kOthers.end();
 }
 
@@ -100,6 +109,7 @@ GatewayOptions GatewayOptionsOf(const ServeConfig& config, const KeptDoors& door
   options.field_limits.max_answer_bytes = config.max_answer_bytes;
   options.any_model = config.any_model;
   options.on_answer = LogAnswer;
+  options.per_request_metrics = config.per_request_metrics;
   options.strict_fields = config.strict_fields == "on";
   return options;
 }

@@ -99,6 +99,8 @@ const std::vector<Setting>& ServeSettings() {
             "gRPC's service that tells clients which calls there are; auto: where nobody needs a key"),
       Switch("protect_metrics", &C::protect_metrics, "GET /metrics needs an API key too"),
       Switch("any_model", &C::any_model, "HTTP takes any model's name for the one that is served"),
+      Switch("per_request_metrics", &C::per_request_metrics,
+             "answers of HTTP have `metrics`: times of their tokens, as vLLM tells them"),
       OneOf("strict_fields", &C::strict_fields, {"on", "off"}, "on|off",
             "HTTP refuses fields that it does not know; off: it takes them and lists them in the header "
             "x-tramontane-ignored"),

@@ -55,6 +55,7 @@ struct ServeConfig {
   std::string grpc_reflection = "auto";    // auto: without keys; on, off
   bool protect_metrics = false;
   bool any_model = false;
+  bool per_request_metrics = false;
   std::string strict_fields = "on";  // on, off
   std::string device = "auto";       // auto, cpu, cuda
   std::string cpu_variant;           // "": the best this machine has

@@ -31,6 +31,10 @@ constexpr char kStreamed[] = R"({"prompt":"hi","stream":true})";
 // The stages that a call's server tells of: 40, 50, 60, 70, 80 and 90 ms.
 void AddTimings(v1::GenerateResponse* event) {
   v1::Timings* timings = event->mutable_finished()->mutable_timings();
+  timings->set_tokenized_us(1000);
+  timings->set_admitted_us(3000);
+  timings->set_first_token_us(11000);
+  timings->set_finished_us(19000);
   timings->set_tokenize_ms(40);
   timings->set_queue_ms(50);
   timings->set_prefill_run_ms(60);
@@ -139,6 +143,37 @@ TEST_F(TimingTest, TheTimingStandsInTheLastJsonWithTheUsage) {
   EXPECT_EQ(events.back()["usage"]["prompt_tokens"], 7);
   EXPECT_EQ(events.back()["timing"]["chunks"], 3);
   EXPECT_TRUE(ParseReply(peer.received()).body.ends_with("}\n\ndata: [DONE]\n\n"));
+}
+
+// Of two tokens: one gap of 8 ms, and 16 ms from where the queue was left.
+TEST_F(TimingTest, TheMetricsOfOneChoiceStandBesideTheTimingOrWhereTheServerTellsAll) {
+  constexpr char kMetrics[] =
+      R"({"time_to_first_token_ms":8,"queue_time_ms":2,"generation_time_ms":8,"mean_itl_ms":8,)"
+      R"("tokens_per_second":125,"speculative_decoding":null})";
+  size_t n = 0;
+  const auto last = [&](const std::string& body, const std::vector<std::string>& headers) {
+    StagePeer& peer = stage_->Connect();
+    peer.Send(HttpPost("/v1/completions", body, headers));
+    stage_->Run();
+    Say("a", 1, n);
+    Say("b", 2, n);
+    Finish(n++);
+    const HttpReply reply = ParseReply(peer.received());
+    if (reply.body.starts_with("{")) return *ParseJson(reply.body);
+    return EventsOf(reply).back();
+  };
+  const std::string whole = R"({"prompt":"hi"})";
+  const std::string usage = R"({"prompt":"hi","stream":true,"stream_options":{"include_usage":true}})";
+  EXPECT_EQ(PrintJson(last(whole, {kAsks})["metrics"]), kMetrics);
+  EXPECT_EQ(PrintJson(last(kStreamed, {kAsks})["metrics"]), kMetrics);
+  EXPECT_FALSE(last(whole, {}).contains("metrics"));
+  options_.per_request_metrics = true;
+  EXPECT_EQ(PrintJson(last(whole, {})["metrics"]), kMetrics);
+  EXPECT_EQ(PrintJson(last(usage, {})["metrics"]), kMetrics);
+  EXPECT_FALSE(last(kStreamed, {}).contains("metrics")) << "no chunk is added for it";
+  v1::Finished of_one_token;
+  EXPECT_TRUE(MetricsJson(of_one_token)["time_to_first_token_ms"].is_null());
+  EXPECT_FALSE(FindFault(MetricsShape(), MetricsJson(of_one_token), ""));
 }
 
 TEST_F(TimingTest, AWholeAnswersTimeEndsWhereItsFirstTextIsThere) {

@@ -253,7 +253,8 @@ std::vector<Field> ChoicesAnswerFields(const char* object, Shape choice) {
           Maybe("system_fingerprint", String()),
           Always("choices", ArrayOf(std::move(choice))),
           Always("usage", UsageShape()),
-          Maybe("timing", TimingShape())};
+          Maybe("timing", TimingShape()),
+          Maybe("metrics", MetricsShape())};
 }
 
 Field StopReason() {

@@ -66,6 +66,9 @@ void ChoicesWriter::AppendUsage(std::string* out) const {
 }
 
 void ChoicesWriter::AppendTiming(std::string* out) const {
+  if (options().metrics) {
+    *out += ",\"metrics\":" + (choices() == 1 && ended() ? PrintJson(MetricsJson(*ended())) : "null");
+  }
   if (timing()) *out += ",\"timing\":" + PrintJson(TimingJson(*timing()));
 }
 

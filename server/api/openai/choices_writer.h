@@ -33,7 +33,7 @@ class ChoicesWriter : public AnswerWriter {
   std::string Head() const;
   // {"prompt_tokens":...} of all that was seen so far.
   void AppendUsage(std::string* out) const;
-  // ,"timing":{...}     Nothing where nobody asked.
+  // ,"metrics":{...},"timing":{...}     Nothing where nobody asked.
   void AppendTiming(std::string* out) const;
 
  private:

@@ -100,6 +100,7 @@ void AnswerWriter::Release(size_t choice, AnswerReader::End end, std::string* ou
 
 void AnswerWriter::End(size_t choice, const v1::Finished& finished, std::string* out) {
   Count(choice, finished.usage().completion_tokens());
+  if (options_.metrics) ended_ = finished;
   usage_.reasoning_tokens += finished.usage().reasoning_tokens();
   if (finished.usage().has_discarded_tokens()) {
     usage_.discarded_tokens = usage_.discarded_tokens.value_or(0) + finished.usage().discarded_tokens();

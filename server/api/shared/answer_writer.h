@@ -79,6 +79,7 @@ class AnswerWriter : public ResponseWriter {
   const AnswerOptions& options() const { return options_; }
   const std::string& model() const { return model_; }  // after the first Started
   const AnswerUsage& usage() const { return usage_; }
+  const std::optional<v1::Finished>& ended() const { return ended_; }   // the choice that ended last
   const std::optional<v1::Timings>& timing() const { return timing_; }  // nothing: nobody asked
   size_t choices() const { return completion_tokens_.size(); }          // of all calls
   size_t FirstChoice(size_t call) const { return call * static_cast<size_t>(options_.choices); }
@@ -98,6 +99,7 @@ class AnswerWriter : public ResponseWriter {
   AnswerUsage usage_;
   bool has_content_ = false;
   int64_t answer_bytes_ = 0;
+  std::optional<v1::Finished> ended_;
   std::optional<v1::Timings> timing_;
   std::vector<int64_t> completion_tokens_;  // [choices]
   std::vector<AnswerReader> readers_;       // [choices], where there can be calls; else []

@@ -115,6 +115,7 @@ void AnswerGeneration(const GatewayContext& context, const std::shared_ptr<Gatew
   plan.room = {.max_bytes = context.options.field_limits.max_answer_bytes,
                .budget = context.options.unread_answers,
                .client = AddressShare(exchange->request().peer)};
+  request.answer.metrics = plan.timing || context.options.per_request_metrics;
   plan.writer = make_writer(std::move(request.answer), std::move(request.names));
   RunGeneration(context.client, std::move(plan), exchange);
 }

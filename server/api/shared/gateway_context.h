@@ -56,7 +56,8 @@ struct GatewayOptions {
   bool protect_metrics = false;              // GET /metrics needs a key too
   // Fields that no table knows are refused; otherwise they are ignored, and told in x-tramontane-ignored.
   bool strict_fields = true;
-  FieldLimits field_limits = {};  // of the servers behind it
+  bool per_request_metrics = false;  // answers have `metrics`, whoever asks
+  FieldLimits field_limits = {};     // of the servers behind it
 };
 
 // What endpoints are given besides the exchange. Outlives every exchange.

@@ -59,6 +59,7 @@ struct AnswerOptions {
   bool stream = false;
   bool usage_chunk = false;
   bool usage_in_every_chunk = false;
+  bool metrics = false;          // chats and completions: vLLM's times of the answer (timing.h)
   int32_t choices = 1;           // of each call
   int32_t logprobs = -1;         // -1: none; N: the token's own and the N likeliest
   int32_t prompt_logprobs = -1;  // in a field of its own; -1: none

@@ -21,6 +21,12 @@ bool WantsTiming(const HttpRequest& request);
 Json TimingJson(const v1::Timings& timing);
 Shape TimingShape();
 
+// vLLM's `metrics` of a choice that has ended: {"time_to_first_token_ms":8.1,"queue_time_ms":0.2,
+// "generation_time_ms":90.5,"mean_itl_ms":4.5,"tokens_per_second":213.0,"speculative_decoding":null}. The
+// first and the last count from where the request left the queue; what did not happen is null.
+Json MetricsJson(const v1::Finished& finished);
+Shape MetricsShape();
+
 // "receive;dur=0.1, ..., ttft;dur=12.5" as the header Server-Timing has it; "" without content.
 std::string ServerTimingText(const v1::Timings& timing);
 
