@@ -53,6 +53,15 @@ class LangchainTest(HttpCase):
         result = ToolMessage(get_weather.invoke(call["args"]), tool_call_id=call["id"])
         self.assertIn("sunny", model.invoke([question, answer, result]).text)
 
+    def test_a_call_is_streamed_in_pieces(self):
+        for model in (self.chat, self.responses):
+            chunks = list(model.bind_tools([get_weather]).stream(WEATHER_QUESTION))
+            whole = chunks[0]
+            for chunk in chunks[1:]:
+                whole += chunk
+            [call] = whole.tool_calls
+            self.assertEqual((call["name"], call["args"]), ("get_weather", {"city": "Toulouse"}))
+
     def test_any_calls_whatever_was_said(self):
         answer = self.chat.bind_tools([get_weather], tool_choice="any", parallel_tool_calls=False).invoke(GREETING)
         self.assertEqual([call["name"] for call in answer.tool_calls], ["get_weather"])

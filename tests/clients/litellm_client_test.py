@@ -48,6 +48,14 @@ class LitellmTest(HttpCase):
         [call] = message.tool_calls
         self.assertEqual(json.loads(call.function.arguments), {"city": "Toulouse"})
 
+    def test_a_call_is_streamed_in_pieces(self):
+        for provider in ("openai", "hosted_vllm", "mistral"):
+            with self.subTest(provider):
+                chunks = list(self.chat(provider, WEATHER_QUESTION, tools=[WEATHER_TOOL], stream=True))
+                [call] = litellm.stream_chunk_builder(chunks).choices[0].message.tool_calls
+                self.assertEqual(call.function.name, "get_weather")
+                self.assertEqual(json.loads(call.function.arguments), {"city": "Toulouse"})
+
 
 if __name__ == "__main__":
     http_case.main()

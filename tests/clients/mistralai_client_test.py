@@ -69,6 +69,15 @@ class MistralClientTest(HttpCase):
         answer = self.client.chat.complete(messages=[*user(WEATHER_QUESTION), message, result], **ask)
         self.assertIn("sunny", answer.choices[0].message.content)
 
+    def test_a_call_is_streamed_in_pieces(self):
+        pieces = self.client.chat.stream(
+            model=MODEL, messages=user(WEATHER_QUESTION), tools=[WEATHER_TOOL], temperature=0
+        )
+        calls = [call for piece in pieces for call in piece.data.choices[0].delta.tool_calls or []]
+        self.assertEqual({call.index for call in calls}, {0})
+        self.assertEqual([call.function.name for call in calls], ["get_weather"] + [""] * (len(calls) - 1))
+        self.assertEqual(json.loads("".join(call.function.arguments for call in calls)), {"city": "Toulouse"})
+
     def test_any_calls_whatever_was_said(self):
         answer = self.client.chat.complete(
             model=MODEL, messages=user(GREETING), tools=[WEATHER_TOOL], tool_choice="any", parallel_tool_calls=False

@@ -209,8 +209,10 @@ class ToolTest(OpenAiCase):
             for piece in delta.tool_calls or []:
                 if piece.id is not None:
                     self.assertNotIn(piece.index, pieces)
-                    pieces[piece.index] = {"name": piece.function.name, "arguments": ""}
+                    pieces[piece.index] = {"name": "", "arguments": ""}
+                pieces[piece.index]["name"] += piece.function.name
                 pieces[piece.index]["arguments"] += piece.function.arguments
+        self.assertEqual({call["name"] for call in pieces.values()}, {"get_weather"})
         self.assertEqual([json.loads(pieces[i]["arguments"])["city"] for i in (0, 1)], ["Turin", "Riga"])
         self.assertEqual(chunks[-1].choices[0].finish_reason, "tool_calls")
 
@@ -225,6 +227,21 @@ class ToolTest(OpenAiCase):
             [call] = stream.get_final_completion().choices[0].message.tool_calls
         self.assertIn("tool_calls.function.arguments.done", kinds)
         self.assertEqual(json.loads(call.function.arguments), {"city": "Toulouse"})
+
+    def test_a_call_cut_off_stays_in_a_stream(self):
+        whole = self.weather()
+        [call] = whole.message.tool_calls
+        for max_tokens in range(1, self.chat(WEATHER_QUESTION, tools=[WEATHER_TOOL]).usage.completion_tokens):
+            ask = dict(tools=[WEATHER_TOOL], max_tokens=max_tokens)
+            chunks = [chunk.choices[0] for chunk in self.chat(WEATHER_QUESTION, stream=True, **ask)]
+            self.assertEqual("".join(chunk.delta.content or "" for chunk in chunks), "")
+            pieces = [piece for chunk in chunks for piece in chunk.delta.tool_calls or []]
+            arguments = "".join(piece.function.arguments for piece in pieces)
+            self.assertTrue(call.function.arguments.startswith(arguments), arguments)
+            self.assertEqual(chunks[-1].finish_reason, "length")
+            cut = self.weather(max_tokens=max_tokens)
+            self.assertIn(cut.message.content, (None, ""))
+            self.assertEqual(cut.finish_reason, "length")
 
     def test_none_makes_no_call(self):
         choice = self.weather(tool_choice="none")
@@ -349,6 +366,20 @@ class ResponsesTest(OpenAiCase):
         pieces = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
         self.assertEqual(json.loads("".join(pieces)), {"city": "Toulouse"})
         self.assertEqual(events[-1].response.output[0].name, "get_weather")
+        with self.client.responses.stream(
+            model=MODEL, input=WEATHER_QUESTION, tools=[self.TOOL], temperature=0
+        ) as stream:
+            for _ in stream:
+                pass
+            [call] = stream.get_final_response().output
+        self.assertEqual(json.loads(call.arguments), {"city": "Toulouse"})
+
+    def test_a_call_cut_off_is_an_incomplete_item(self):
+        events = list(self.respond(WEATHER_QUESTION, tools=[self.TOOL], stream=True, max_output_tokens=18))
+        pieces = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
+        [call] = events[-1].response.output
+        self.assertEqual((events[-1].type, call.status), ("response.incomplete", "incomplete"))
+        self.assertEqual(call.arguments, "".join(pieces))
 
     def test_a_cut_answer_is_incomplete(self):
         answer = self.respond("Tell me a story", max_output_tokens=5)

@@ -37,7 +37,22 @@ class PydanticAiTest(HttpCase):
         self.assertEqual(asyncio.run(stream()), GREETING_ANSWER)
 
     def test_a_tool_is_run_and_its_result_told(self):
-        cities = []
+        agent, cities = self.agent_with_weather()
+        self.assertIn("sunny", agent.run_sync(WEATHER_QUESTION).output)
+        self.assertEqual(cities, ["Toulouse"])
+
+    def test_a_call_is_streamed_and_run(self):
+        agent, cities = self.agent_with_weather()
+
+        async def stream() -> str:
+            async with agent.run_stream(WEATHER_QUESTION) as result:
+                return await result.get_output()
+
+        self.assertIn("sunny", asyncio.run(stream()))
+        self.assertEqual(cities, ["Toulouse"])
+
+    def agent_with_weather(self) -> tuple[Agent, list[str]]:
+        cities: list[str] = []
         agent = self.agent()
 
         @agent.tool_plain
@@ -50,8 +65,7 @@ class PydanticAiTest(HttpCase):
             cities.append(city)
             return {"weather": "sunny"}
 
-        self.assertIn("sunny", agent.run_sync(WEATHER_QUESTION).output)
-        self.assertEqual(cities, ["Toulouse"])
+        return agent, cities
 
     def test_output_comes_as_a_call(self):
         self.assertEqual(self.agent(output_type=Weather).run_sync(WEATHER_QUESTION).output.city, "Toulouse")

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -48,31 +47,18 @@ class Spelled {
     arguments_.clear();
     shown_ += "\n(" + std::to_string(call.number) + call.name;
   }
-  // JSON that is not UTF-8 has no beginning that is.
   void AddArguments(const std::string& bytes) {
     TM_CHECK(in_call_ && !bytes.empty(), "arguments of no call: %s", bytes.c_str());
+    TM_CHECK((bytes[0] & 0xC0) != 0x80, "a character that is cut: %s", bytes.c_str());
     arguments_ += bytes;
-    if (arguments_.size() < 200) CheckBeginning();
+    TM_CHECK(arguments_[0] == '{', "a begin without a bracket: %s", arguments_.c_str());
   }
   void End(bool is_whole) {
     TM_CHECK(in_call_, "an end of no call: %s", shown_.c_str());
     in_call_ = false;
-    if (!arguments_.empty() && arguments_.size() < 2000) CheckBeginning();
-    if (is_whole) TM_CHECK(IsObject(arguments_), "arguments that are no object: %s", arguments_.c_str());
+    const bool is_right = is_whole ? IsJson(arguments_) : arguments_.empty() || BeginsJson(arguments_);
+    TM_CHECK(is_right, "arguments that are no object: %s", arguments_.c_str());
     shown_ += arguments_ + (is_whole ? ")" : "|");
-  }
-  void CheckBeginning() const {
-    TM_CHECK(arguments_[0] == '{' && BeginsJson(arguments_), "no beginning: %s", arguments_.c_str());
-  }
-  // But for numbers that are too large for the parser.
-  static bool IsObject(const std::string& text) {
-    try {
-      return nlohmann::json::parse(text).is_object();
-    } catch (const nlohmann::json::out_of_range&) {
-      return true;
-    } catch (const nlohmann::json::exception&) {
-      return false;
-    }
   }
 
   std::string shown_, arguments_;

@@ -7,6 +7,18 @@
 
 namespace tramontane {
 
+// `text` is JSON; a number that is too large for the parser is JSON, too.
+inline bool IsJson(const std::string& text) {
+  if (nlohmann::json::accept(text)) return true;
+  try {
+    (void)nlohmann::json::parse(text);
+  } catch (const nlohmann::json::out_of_range&) {
+    return true;
+  } catch (const nlohmann::json::exception&) {
+  }
+  return false;
+}
+
 // Brackets and quotes alone are looked at, so any wrong completion is refused by the parser.
 inline bool BeginsJson(std::string_view text) {
   std::string closing;
@@ -32,6 +44,9 @@ inline bool BeginsJson(std::string_view text) {
     for (const char* value : {"", ":0"}) {
       if (nlohmann::json::accept(std::string(text) + rest + value + closing)) return true;
     }
+  }
+  for (const std::string rest : {"", "0", "\"", ":0"}) {
+    if (IsJson(std::string(text) + rest + closing)) return true;
   }
   return false;
 }
