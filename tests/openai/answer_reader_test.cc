@@ -283,6 +283,14 @@ TEST(AnswerReader, ThoughtsMayComeAmidACall) {
   EXPECT_THAT(told.Whole(), ElementsAre(R"(f{"a":1})"));
 }
 
+// What stands between the parts of a call may be cut, too, and so may a call that another follows.
+TEST(AnswerReader, ACharacterThatIsCutHoldsBackNothingElse) {
+  Reading reading;
+  reading.Say("<list>[{\"name\": \"f\", \"arguments\": {}, \"\xC3");
+  EXPECT_EQ(reading.told().calls[0].arguments, "{}");
+  EXPECT_THAT(Read("<call>f<args>{\"a\": \"\xC3<call>g<args>").Whole(), ElementsAre("g{}"));
+}
+
 // ---- text, and what is none ---------------------------------------------------------------------
 
 TEST(AnswerReader, WithoutTheControlTokenEverythingIsText) {
@@ -507,6 +515,69 @@ TEST(AnswerReaderProperty, ACallCutOffAnywhereIsTheBeginningOfTheWholeOne) {
       longest = told.calls[0].arguments.size();
     }
     EXPECT_GE(longest + 1, arguments.size());
+  }
+}
+
+TEST(JsonPrefix, TakesWhatAParserTakesAndNoMore) {
+  const uint32_t seed = TestSeed();
+  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
+  std::mt19937 random(seed);
+  constexpr const char* kPieces[] = {"{",
+                                     "}",
+                                     "[",
+                                     "]",
+                                     ",",
+                                     ":",
+                                     "\"",
+                                     "\"a\"",
+                                     " ",
+                                     "0",
+                                     "1",
+                                     "-",
+                                     ".",
+                                     "e",
+                                     "E+",
+                                     "true",
+                                     "false",
+                                     "null",
+                                     "\\n",
+                                     "\\u00e9",
+                                     "\\ud834",
+                                     "\\udd1e",
+                                     "\\u",
+                                     "\\\"",
+                                     "é",
+                                     "\xC3",
+                                     "\xED\xA0\x80",
+                                     "\xF0\x9D\x84\x9E",
+                                     "\xC0\x80",
+                                     "\n",
+                                     "\x01",
+                                     "{\"a\":",
+                                     "[1,",
+                                     "\"b\":",
+                                     "},",
+                                     "],"};
+  for (int64_t round = 0; round < ScaledCount(1000); ++round) {
+    std::string text = "{\"a\":";
+    JsonPrefix prefix;
+    for (const char c : text) ASSERT_TRUE(prefix.Take(c));
+    // Pieces that do not fit are left out, but for the last.
+    for (int pieces = 0; pieces < 12; ++pieces) {
+      const std::string piece = kPieces[random() % std::size(kPieces)];
+      JsonPrefix longer = prefix;
+      if (!std::all_of(piece.begin(), piece.end(), [&](char c) { return longer.Take(c); })) {
+        EXPECT_FALSE(json::accept(text + piece)) << text << piece;
+        continue;
+      }
+      prefix = longer;
+      text += piece;
+      const bool is_whole = prefix.is_behind_value() && prefix.depth() == 0;
+      ASSERT_EQ(is_whole, IsJson(text)) << text;
+    }
+    if (!prefix.is_in_character()) {
+      ASSERT_TRUE(BeginsJson(text)) << text;
+    }
   }
 }
 

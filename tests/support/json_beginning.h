@@ -11,12 +11,12 @@ namespace tramontane {
 inline bool IsJson(const std::string& text) {
   if (nlohmann::json::accept(text)) return true;
   try {
-    (void)nlohmann::json::parse(text);
+    return !nlohmann::json::parse(text).is_discarded();
   } catch (const nlohmann::json::out_of_range&) {
     return true;
   } catch (const nlohmann::json::exception&) {
+    return false;
   }
-  return false;
 }
 
 // Brackets and quotes alone are looked at, so any wrong completion is refused by the parser.
