@@ -111,10 +111,12 @@ class OneLru {
       above = nodes_.try_emplace({above, block}, static_cast<int64_t>(nodes_.size()) + 1).first->second;
       nodes.push_back(above);
     }
-    const int64_t hit =
-        LongestPrefixHit(static_cast<int64_t>(prompt.size()), 1, groups_, [&](size_t group, int64_t block) {
+    const int64_t hit = LongestPrefixHit(
+        static_cast<int64_t>(prompt.size()), Paging(1), groups_,
+        [&](size_t group, int64_t block) {
           return at_.count({nodes[static_cast<size_t>(block)], group}) > 0;
-        });
+        },
+        [](int64_t) { return 0; });  // windows decide alone
     for (auto block = static_cast<int64_t>(nodes.size()) - 1; block >= 0; --block) {
       for (size_t group = 0; group < groups_.size(); ++group) {
         const bool is_used = block >= FirstVisible(hit, groups_[group].window);

@@ -39,6 +39,19 @@ bool IsHit(int64_t tokens, int32_t page_size, const std::vector<PrefixGroup>& gr
   return true;
 }
 
+TEST(PagingTest, SaysWhichPageAPositionLiesInAndWhereThatBegins) {
+  const Paging paging(4);
+  EXPECT_EQ(paging.PageOf(7), 1);
+  EXPECT_EQ(paging.PageOf(8), 2);
+  EXPECT_EQ(paging.OffsetOf(7), 3);
+  EXPECT_EQ(paging.BeginOf(2), 8);
+  EXPECT_EQ(paging.PagesFor(8), 2);
+  EXPECT_EQ(paging.PagesFor(9), 3);
+  EXPECT_EQ(paging.RoundDown(11), 8);
+  EXPECT_EQ(paging.RoundUp(8), 8);
+  EXPECT_EQ(paging.RoundUp(9), 12);
+}
+
 TEST(LongestPrefixHitTest, WithoutAWindowNeedsEveryPage) {
   const std::vector<PrefixGroup> groups = {{.window = 0}};
   EXPECT_EQ(Hit(17, 4, groups, {{0, 1, 2, 3}}), 16);

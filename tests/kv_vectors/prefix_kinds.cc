@@ -60,7 +60,9 @@ Status RunPrefixHit(CaseRun& run) {
     cached.push_back(std::move(group.cached));
   }
   const int64_t hit = LongestPrefixHit(
-      prompt, page_size, groups, [&](size_t group, int64_t page) { return cached[group].count(page) != 0; });
+      prompt, Paging(page_size), groups,
+      [&](size_t group, int64_t page) { return cached[group].count(page) != 0; },
+      [](int64_t) { return 0; });  // windows decide alone
   return run.ExpectJson("hit_tokens", hit);
 }
 
