@@ -56,10 +56,15 @@ std::span<const uint32_t> LiveChoice::mask() const {
   return constraint->mask();
 }
 
+void LiveChoice::AllowWhatTheMaskAllows() {
+  if (!request->constraint.goes_before_min_tokens || mask().empty() || !history->bans_endings()) return;
+  if (!AllowsAny(mask(), history->adjusts())) history->AllowEndings();
+}
+
 Status NotFinite() { return Internal("the model's logits are not finite"); }
 
 Status LiveChoice::WhyNoToken() const {
-  if (constraint == nullptr || AllowsAny(mask(), history->adjusts())) return NotFinite();
+  if (mask().empty() || AllowsAny(mask(), history->adjusts())) return NotFinite();
   // What it allows is the end alone, and that is banned until then.
   if (AllowsAny(mask(), {})) {
     return InvalidArgument(

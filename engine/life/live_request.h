@@ -28,7 +28,8 @@ struct ConstraintStart {
   static constexpr int64_t kStepsAhead = 10;  // steps whose time a request may spend before it has earned it
 
   TextStart text = TextStart::kWithinMessage;
-  std::vector<uint32_t> mask;  // [MaskWords(vocab)] of the first token
+  size_t mask_words = 0;       // MaskWords(vocab)
+  std::vector<uint32_t> mask;  // of the first token; empty: any may come
   int64_t left_ns = 0;         // of the request's share, before the first token
 };
 
@@ -46,6 +47,8 @@ struct LiveChoice : Sequence {
   // All that is brought to the sampler but the history and the mask, for the token behind `position`.
   void FillSamplingRow(int64_t position, SamplingRow* row) const;
   std::span<const uint32_t> mask() const;  // for the next token; empty: all are allowed
+  // A mask that allows only what min_tokens bans lifts that ban, where the request says so.
+  void AllowWhatTheMaskAllows();
   // Why the sampler gave it no token: the model's fault, INTERNAL, or that of a constraint that allows none
   // where the choice may not end yet, INVALID_ARGUMENT.
   Status WhyNoToken() const;

@@ -156,8 +156,9 @@ const SampleInputs& RequestLife::InputsOf(const StepPlan& plan) {
       // In its place: a row made beside it and copied there waits for its own stores.
       ChoiceSampling& inputs = sample_inputs_.choices.emplace_back();
       choice.FillSamplingRow(want.position, &inputs.row);
-      inputs.history = &*choice.history;
       inputs.mask = choice.mask();
+      choice.AllowWhatTheMaskAllows();
+      inputs.history = &*choice.history;
     }
   }
   return sample_inputs_;

@@ -29,6 +29,7 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;
   std::optional<uint64_t> seed;                       // unset: drawn at admission and reported in Started
   std::vector<std::pair<int32_t, float>> logit_bias;  // (token id, added)
+  std::vector<int32_t> banned;                        // ids that never come, whatever their bias
 };
 
 struct StoppingParams {
@@ -55,6 +56,8 @@ struct OutputParams {
 struct ConstraintParams {
   std::shared_ptr<const Grammar> grammar;  // of this model's vocabulary; null: anything
   std::vector<int32_t> forced_prefix;  // tokens that the output begins with, in front of the grammar's text
+  // Where the grammar allows only what min_tokens bans, that comes all the same; else it is an error.
+  bool goes_before_min_tokens = false;
 };
 
 struct Request {

@@ -13,6 +13,8 @@ SamplingHistory::SamplingHistory(const Request& request, const std::vector<int32
       tokens_until_lifted_(request.stopping.min_tokens) {
   if (request.sampling.repetition_penalty != 1.0f) AddPrompt(request);
   for (const auto& [token, bias] : request.sampling.logit_bias) Entry(token).bias = bias;
+  for (const int32_t token : request.sampling.banned)
+    Entry(token).bias = -std::numeric_limits<float>::infinity();
   if (tokens_until_lifted_ > 0) BanEndings(request, eos_ids);
 }
 
@@ -67,9 +69,14 @@ void SamplingHistory::BanEndings(const Request& request, const std::vector<int32
   }
 }
 
+void SamplingHistory::AllowEndings() {
+  tokens_until_lifted_ = 0;
+  LiftBans();
+}
+
 void SamplingHistory::LiftBans() {
   if (bans_.empty()) return;
-  if (!counts_output_) ++version_;
+  ++version_;
   last_change_ = -1;
   for (const Ban& ban : bans_) Entry(ban.token).bias = ban.bias;
   bans_.clear();

@@ -23,6 +23,10 @@ class SamplingHistory {
 
   // One more output token.
   void Append(int32_t token);
+  // Endings are banned, until min_tokens have come.
+  bool bans_endings() const { return !bans_.empty(); }
+  // They are banned no more, whatever has come.
+  void AllowEndings();
 
   // Of the request that it was made for, and of none before or after in this process; its copies have it too.
   uint64_t id() const { return id_; }

@@ -13,6 +13,8 @@
 #include <memory>
 #include <span>
 
+#include "kernels/core/status.h"
+
 namespace tramontane {
 
 // Words of a mask over `vocab_size` tokens.
@@ -35,6 +37,17 @@ struct GrammarWork {
 class GrammarMatcher {
  public:
   virtual ~GrammarMatcher() = default;
+
+  // Any token may come next: no mask is needed.
+  virtual bool IsFree() const { return false; }
+  // Of a free matcher: goes on with `token` where it stays free behind it, in the time of a comparison and
+  // without a lock. False: nothing has changed, and Accept has to be called.
+  virtual bool StayFree(int32_t /*token*/) { return false; }
+
+  // What comes next needs a grammar that is still to be compiled. Then Prepare is called before anything
+  // else; it takes as long as a compiler may. Not OK: there is none, and the matcher is of no use any more.
+  virtual bool IsUnprepared() const { return false; }
+  virtual Status Prepare(const std::function<bool()>& /*wanted*/) { return {}; }
 
   // Sets bit t exactly if token t may come next. All clear: nothing may. mask: [MaskWords(vocab_size)]
   // What is stopped allows nothing, and never will again.

@@ -64,15 +64,17 @@ RpcError ConstraintFault(const ConstraintSource& source, const std::string& path
   return FieldError(*field, FieldText(Excerpt(place), status.form(), sentence));
 }
 
+RpcError NoStructuredOutput(const std::string& path) {
+  RpcError error = ToRpcError(Unimplemented("this server has no structured output").WithField(path));
+  error.field_description = error.message();
+  error.reason = "NO_STRUCTURED_OUTPUT";
+  return error;
+}
+
 RpcError ConvertConstraint(const ServedModel& model, const ConstraintSource& source,
                            const v1::Constraint& proto, const std::function<bool()>& wanted,
                            ConstraintParams* constraint) {
-  if (model.constraints == nullptr) {
-    RpcError error = ToRpcError(Unimplemented("this server has no structured output").WithField(source.path));
-    error.field_description = error.message();
-    error.reason = "NO_STRUCTURED_OUTPUT";
-    return error;
-  }
+  if (model.constraints == nullptr) return NoStructuredOutput(source.path);
   ConstraintSpec spec;
   std::string kind_path = source.path;
   if (RpcError error = ToSpec(proto, &spec, &kind_path); !error.ok()) return error;

@@ -31,6 +31,9 @@ RpcError ConvertConstraint(const ServedModel& model, const ConstraintSource& sou
                            const v1::Constraint& proto, const std::function<bool()>& wanted,
                            ConstraintParams* constraint);
 
+// UNIMPLEMENTED, of the field at `path`.
+RpcError NoStructuredOutput(const std::string& path);
+
 // A fault of the constraint of kind `path`, as a fault of the field of the request that it is in.
 RpcError ConstraintFault(const ConstraintSource& source, const std::string& path, const Status& status);
 

@@ -57,6 +57,9 @@ class ThoughtGrammar::Matcher final : public GrammarMatcher {
     if (state_ == State::kBegin) answer_ = answer_grammar_.NewMatcher(start_);
   }
 
+  bool IsUnprepared() const override { return answer_ != nullptr && answer_->IsUnprepared(); }
+  Status Prepare(const std::function<bool()>& wanted) override { return answer_->Prepare(wanted); }
+
   void FillMask(std::span<uint32_t> mask, GrammarWork& work) override {
     if (state_ == State::kThought) return FillThought(mask);
     answer_->FillMask(mask, work);

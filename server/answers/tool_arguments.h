@@ -1,10 +1,11 @@
-// TakesNoArguments: whether a tool has no parameters, by what it says of them. To OpenAI's clients a tool
-// that says nothing is one without, though as a JSON Schema that would be anything. Any thread.
+// What a tool's arguments are, by what it says of its parameters. To OpenAI's clients a tool that says
+// nothing has none, though as a JSON Schema that would be anything. Any thread.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 namespace tramontane {
@@ -36,6 +37,14 @@ inline bool TakesNoArguments(const nlohmann::ordered_json& parameters) {
 // The schema of {}, the only arguments that such a tool has, without white space.
 inline nlohmann::ordered_json NoArguments() {
   return {{"type", "object"}, {"const", nlohmann::ordered_json::object()}};
+}
+
+// What a call's arguments are held to: an object, whatever else the schema says.
+inline std::string ArgumentsSchema(const std::string& parameters_json) {
+  auto schema = nlohmann::ordered_json::parse(parameters_json, nullptr, /*allow_exceptions=*/false);
+  if (TakesNoArguments(schema)) schema = NoArguments();
+  if (!schema.contains("type")) schema["type"] = "object";
+  return schema.dump();
 }
 
 }  // namespace tramontane

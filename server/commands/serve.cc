@@ -74,8 +74,8 @@ struct LoadedModel {
   ModelSource source;
   SteadyClock clock;
   Device device;
+  std::unique_ptr<ConstraintCompiler> constraints;  // null: not in this build. The engine compiles with it
   std::unique_ptr<EngineHost> host;
-  std::unique_ptr<ConstraintCompiler> constraints;  // null: not in this build
 };
 
 // At most one line a second, and the last one.

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/answers/tool_choice.h"
+#include "server/answers/called_tools.h"
 
 namespace tramontane {
 namespace {

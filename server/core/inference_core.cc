@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "server/access/api_key.h"
-#include "server/answers/tool_choice.h"
 #include "server/core/model_info.h"
 #include "server/core/served_call.h"
 #include "server/watch/engine_trace.h"
@@ -120,9 +119,7 @@ RpcError InferenceCore::WorkersBusyError() const {
                        " bytes, of one caller half of it while others wait");
 }
 
-bool InferenceCore::MayCompile(const v1::GenerateRequest& request) {
-  return request.has_constraint() || MustCallTools(request.chat());
-}
+bool InferenceCore::MayCompile(const v1::GenerateRequest& request) { return request.has_constraint(); }
 
 bool InferenceCore::SubmitCall(const v1::GenerateRequest& request, const Caller& caller,
                                std::function<void()> work, std::function<void()> give_way) {

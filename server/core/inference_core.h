@@ -108,7 +108,7 @@ class InferenceCore {
   void RunUnary(UnaryThread thread, int64_t input_bytes, const Caller& caller,
                 std::function<void(const Serving&)> work, std::function<void(const RpcError&)> refuse);
   // And where calls are admitted whose constraint may have to be compiled, which takes long however short it
-  // is.
+  // is. Schemas of tools are compiled later, where they are called.
   WorkerPool& compilers() { return compilers_; }
   static bool MayCompile(const v1::GenerateRequest& request);
   // The work of admitting a call, where it belongs. False: the queue is full. `give_way`: see WorkerPool.

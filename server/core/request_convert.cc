@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "models/chat/thought_in_text.h"
+#include "server/answers/answer_constraint.h"
+#include "server/answers/called_tools.h"
 #include "server/answers/constraint_convert.h"
-#include "server/answers/marked_calls.h"
 #include "server/answers/thought_grammar.h"
-#include "server/answers/tool_choice.h"
 #include "server/core/answer_bound.h"
 #include "server/core/model_info.h"
 #include "server/sessions/context_policy_convert.h"
@@ -105,7 +105,8 @@ RequestConverter::RequestConverter(const ServedModel& model, const PromptReader&
 }
 
 RpcError RequestConverter::Generate(const v1::GenerateRequest& proto, Request* request,
-                                    const std::function<bool()>& wanted, const SessionState* session) const {
+                                    const std::function<bool()>& wanted, const SessionState* session,
+                                    Unenforced* unenforced) const {
   if (RpcError error = CheckModelName(model_, proto.model()); !error.ok()) return error;
   if (proto.prompt_case() != v1::GenerateRequest::kText) {
     if (proto.has_add_bos()) return FieldError("add_bos", "goes with text prompts only");
@@ -143,7 +144,12 @@ RpcError RequestConverter::Generate(const v1::GenerateRequest& proto, Request* r
     thoughts = answer_syntax_.thoughts();
     thoughts.open = thoughts.any() && EndsWithinThought(request->prompt);
   }
-  return ConstrainOutput(proto, wanted, &thoughts, &request->constraint);
+  const bool never_calls = proto.has_chat() && !MayCallTools(proto.chat());
+  if (never_calls && answer_syntax_.calls != AnswerSyntax::Calls::kNone)
+    request->sampling.banned.push_back(answer_syntax_.tool_calls);
+  Unenforced dropped;
+  return ConstrainOutput(proto, wanted, &thoughts, &request->constraint,
+                         unenforced != nullptr ? unenforced : &dropped);
 }
 
 // The prompt is that of a Generate which generates nothing.
@@ -180,43 +186,41 @@ RpcError RequestConverter::ScoreCandidates(const v1::ScoreCandidatesRequest& pro
 
 RpcError RequestConverter::ConstrainOutput(const v1::GenerateRequest& proto,
                                            const std::function<bool()>& wanted, ThoughtMarks* thoughts,
-                                           ConstraintParams* constraint) const {
-  if (RpcError error = Constrain(proto, wanted, constraint); !error.ok()) return error;
-  if (constraint->grammar == nullptr || !thoughts->any()) return {};
-  const bool may_begin = !AsksForNoThought(proto.chat()) && !GoesOnWithAnswer(proto.chat());
-  const bool from_first_token = proto.constraint().from_first_token() || !constraint->forced_prefix.empty();
-  if (from_first_token || !(thoughts->open || may_begin) || !thought_vocabulary_->MayThink(thoughts->open)) {
-    thoughts->open = false;  // what is held to its form from here on is no thought
-    return {};
-  }
-  constraint->grammar =
-      std::make_shared<ThoughtGrammar>(thought_vocabulary_, std::move(constraint->grammar), thoughts->open);
+                                           ConstraintParams* constraint, Unenforced* unenforced) const {
+  if (RpcError error = Constrain(proto, wanted, constraint, unenforced); !error.ok()) return error;
+  if (!thoughts->any()) return {};
+  const bool is_held = proto.has_constraint() || MustCallTools(proto.chat());
+  if (is_held) LetThink(proto, thoughts, constraint);
   return {};
 }
 
+void RequestConverter::LetThink(const v1::GenerateRequest& proto, ThoughtMarks* thoughts,
+                                ConstraintParams* constraint) const {
+  const v1::Chat& chat = proto.chat();
+  const bool may_begin = !AsksForNoThought(chat) && !GoesOnWithAnswer(chat);
+  const bool lists_calls = answer_syntax_.calls == AnswerSyntax::Calls::kJsonList && MustCallTools(chat);
+  const bool from_first_token =
+      proto.constraint().from_first_token() || !constraint->forced_prefix.empty() || lists_calls;
+  if (from_first_token || !(thoughts->open || may_begin) || !thought_vocabulary_->MayThink(thoughts->open)) {
+    thoughts->open = false;  // what is held to its form from here on is no thought
+    return;
+  }
+  constraint->grammar =
+      std::make_shared<ThoughtGrammar>(thought_vocabulary_, std::move(constraint->grammar), thoughts->open);
+}
+
 RpcError RequestConverter::Constrain(const v1::GenerateRequest& proto, const std::function<bool()>& wanted,
-                                     ConstraintParams* constraint) const {
-  if (!MustCallTools(proto.chat())) {
-    if (!proto.has_constraint()) return {};
-    return ConvertConstraint(model_, {"constraint"}, proto.constraint(), wanted, constraint);
-  }
+                                     ConstraintParams* constraint, Unenforced* unenforced) const {
+  const v1::Chat& chat = proto.chat();
   if (proto.has_constraint()) {
-    return FieldError("constraint", "does not go with a tool_choice that makes the model call");
+    if (MustCallTools(chat)) {
+      return FieldError("constraint", "does not go with a tool_choice that makes the model call");
+    }
+    RpcError error = ConvertConstraint(model_, {"constraint"}, proto.constraint(), wanted, constraint);
+    if (!error.ok() || !constraint->forced_prefix.empty()) return error;
   }
-  if (answer_syntax_.calls == AnswerSyntax::Calls::kNameAndArguments) {
-    return ConstrainMarkedCalls(model_, answer_syntax_, proto.chat(), wanted, constraint);
-  }
-  if (answer_syntax_.calls == AnswerSyntax::Calls::kNone) {
-    return FieldError("chat.tool_choice", "asks for a call, but in chat format " +
-                                              model_.chat_format->name() +
-                                              " answers have no calls: auto and none are what it may be");
-  }
-  v1::Constraint calls;
-  ConstraintSource source;
-  if (RpcError error = ToolCallConstraint(proto.chat(), *model_.tokenizer, &calls, &source); !error.ok()) {
-    return error;
-  }
-  return ConvertConstraint(model_, source, calls, wanted, constraint);
+  if (!MayCallTools(chat)) return {};
+  return ConstrainCalls(model_, answer_syntax_, chat, constraint, unenforced);
 }
 
 bool RequestConverter::EndsWithinThought(const std::vector<int32_t>& prompt) const {

@@ -21,6 +21,7 @@
 namespace tramontane {
 
 class ThoughtVocabulary;
+class Unenforced;
 
 class RequestConverter {
  public:
@@ -28,18 +29,22 @@ class RequestConverter {
 
   // Fills in all of `request` but its id, deadline and times.
   // `wanted` is asked while a constraint is compiled; false: CANCELLED. Empty: always wanted.
-  // `session`: what the request goes on from; null: nothing.
+  // `session`: what the request goes on from; null: nothing. `unenforced` may be null.
   RpcError Generate(const v1::GenerateRequest& proto, Request* request,
-                    const std::function<bool()>& wanted = {}, const SessionState* session = nullptr) const;
+                    const std::function<bool()>& wanted = {}, const SessionState* session = nullptr,
+                    Unenforced* unenforced = nullptr) const;
   RpcError ScoreCandidates(const v1::ScoreCandidatesRequest& proto, Request* request) const;
 
  private:
   // `thoughts`: those that the prompt and the request leave room for; none, where the form holds from the
   // first token.
   RpcError ConstrainOutput(const v1::GenerateRequest& proto, const std::function<bool()>& wanted,
-                           ThoughtMarks* thoughts, ConstraintParams* constraint) const;
+                           ThoughtMarks* thoughts, ConstraintParams* constraint,
+                           Unenforced* unenforced) const;
   RpcError Constrain(const v1::GenerateRequest& proto, const std::function<bool()>& wanted,
-                     ConstraintParams* constraint) const;
+                     ConstraintParams* constraint, Unenforced* unenforced) const;
+  // Lets a thought come in front of what the answer is held to, where one may.
+  void LetThink(const v1::GenerateRequest& proto, ThoughtMarks* thoughts, ConstraintParams* constraint) const;
   bool EndsWithinThought(const std::vector<int32_t>& prompt) const;
   SamplingParams ConvertSampling(const v1::Sampling& proto) const;
 

@@ -71,7 +71,8 @@ RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void(
   if (RpcError error = session_.Begin(core_.sessions().store(), caller_, proto); !error.ok()) return error;
   Request request;
   const auto wanted = [this] { return CheckIsWanted().ok(); };
-  RpcError error = serving_->converter.requests.Generate(proto, &request, wanted, session_.found());
+  RpcError error =
+      serving_->converter.requests.Generate(proto, &request, wanted, session_.found(), &unenforced_);
   if (!error.ok()) return error;
   session_.NotePrompt(proto, request.prompt, *request.context_policy);
   request.kv_owner = session_.kv_owner();
@@ -164,7 +165,11 @@ InferenceEvents ServedCall::Take() {
   StreamUpdate update = stream_->Take();
   const EventConverter& converter = serving_->converter.events;
   InferenceEvents taken;
-  if (update.started) taken.events.push_back(converter.StartedToProto(*update.started, request_id_));
+  if (update.started) {
+    taken.events.push_back(converter.StartedToProto(*update.started, request_id_));
+    for (std::string& part : unenforced_.Parts())
+      taken.events.back().mutable_started()->add_unenforced(std::move(part));
+  }
   for (StreamDelta& delta : update.deltas) {
     AnswerSplitter& splitter = splitters_[static_cast<size_t>(delta.choice)];
     session_.NoteTokens(delta.token_ids);

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/answers/answer_constraint.h"
 #include "server/call/inference_client.h"
 #include "server/core/inference_core.h"
 #include "server/sessions/session_turn.h"
@@ -112,6 +113,7 @@ class ServedCall {
   std::string correlation_id_;
   SessionTurn session_;
   EventConverter::DeltaParts parts_;
+  Unenforced unenforced_;
   std::vector<AnswerSplitter> splitters_;  // [choices]
   int32_t choices_ = 1;
   int64_t received_ns_ = 0;  // this and the next on the engine's clock

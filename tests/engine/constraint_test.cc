@@ -2,14 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "models/grammar/answer_grammar.h"
 #include "tests/support/fake_grammar.h"
 #include "tests/support/in_process_engine.h"
+#include "tests/support/pending_fake.h"
 #include "tests/support/piece_tokenizer.h"
 
 namespace tramontane {
@@ -353,6 +357,150 @@ TEST(Constraint, WhatCannotBeForcedIsRefusedByName) {
   EXPECT_NE(refusal({5}, /*with_grammar=*/false).find("grammar"), std::string::npos);
   const size_t most = static_cast<size_t>(test.engine().limits().max_forced_prefix_ids);
   EXPECT_NE(refusal(std::vector<int32_t>(most + 1, 5)).find(std::to_string(most)), std::string::npos);
+}
+
+// ---- answers that may call -----------------------------------------------------------------------
+
+// What the model says by itself, at each place; and so a place where it would call.
+std::vector<int32_t> UnheldIds(const Request& request) {
+  SteppedEngine test(SmallLimits(64), {0}, &Letters());
+  Request unheld = request;
+  unheld.constraint = {};
+  auto reader = test.Submit(unheld);
+  test.RunToEnd({reader.get()});
+  return reader->choice().ids;
+}
+
+// Any text until the token that the model says at `place`, which calls; then what `pending` allows.
+std::shared_ptr<const Grammar> CallsAt(const std::vector<int32_t>& ids, size_t place,
+                                       std::shared_ptr<const PendingGrammar> pending) {
+  AnswerShape shape{.begin = AnswerShape::Begin::kAnyText};
+  shape.calls.push_back({{ids[place], 3}, std::move(pending)});
+  return std::make_shared<AnswerGrammar>(std::move(shape), Letters(), std::vector<int32_t>{kEos},
+                                         SteppedEngine::kVocab);
+}
+
+Request Free(const std::string& id, uint32_t salt = 0) {
+  Request request = Constrained(id, nullptr, /*max_tokens=*/20, salt);
+  request.stopping.ignore_eos = true;
+  return request;
+}
+size_t FirstOfItsKind(const std::vector<int32_t>& ids, size_t from) {
+  while (std::find(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(from), ids[from]) !=
+         ids.begin() + static_cast<std::ptrdiff_t>(from)) {
+    ++from;
+  }
+  return from;
+}
+
+TEST(Constraint, TextThatIsFreeHasNoMaskAndIsTheModelsOwn) {
+  Request request = Free("r");
+  const std::vector<int32_t> ids = UnheldIds(request);
+  int32_t unsaid = 10;
+  while (std::count(ids.begin(), ids.end(), unsaid) > 0) ++unsaid;
+  AnswerShape shape{.begin = AnswerShape::Begin::kAnyText};
+  shape.calls.push_back({{unsaid}, std::make_shared<PendingFake>(Rising(2))});
+  request.constraint.grammar = std::make_shared<AnswerGrammar>(
+      std::move(shape), Letters(), std::vector<int32_t>{kEos}, SteppedEngine::kVocab);
+  SteppedEngine test(SmallLimits(32), {0}, &Letters());
+  auto reader = test.Submit(request);
+  test.RunToEnd({reader.get()});
+  EXPECT_EQ(reader->choice().ids, ids);
+  EXPECT_EQ(test.engine().Load().constrained_tokens, 0);
+  EXPECT_EQ(test.runner().masked_draws, 0);
+}
+
+TEST(Constraint, ACallIsHeldFromItsFirstIdOn) {
+  Request request = Free("r");
+  request.stopping.ignore_eos = false;
+  const std::vector<int32_t> ids = UnheldIds(request);
+  const size_t place = FirstOfItsKind(ids, 4);
+  request.constraint.grammar = CallsAt(ids, place, std::make_shared<PendingFake>(Rising(3)));
+  SteppedEngine test(SmallLimits(32), {0}, &Letters());
+  auto reader = test.Submit(request);
+  test.RunToEnd({reader.get()});
+  const std::vector<int32_t>& held = reader->choice().ids;
+  const auto text = static_cast<std::ptrdiff_t>(place) + 1;
+  ASSERT_EQ(std::ssize(held), text + 1 + 3 + 1);
+  EXPECT_TRUE(std::equal(held.begin(), held.begin() + text, ids.begin()));
+  EXPECT_EQ(held[static_cast<size_t>(text)], 3);
+  ExpectRising({held.begin() + text + 1, held.end()}, 3);
+  EXPECT_EQ(test.runner().masked_draws, 5) << "the rest of the head, the text, and the end";
+}
+
+// The others go on, and what has to be compiled is of nobody's share of time.
+TEST(Constraint, AChoiceWhoseGrammarIsCompiledSitsStepsOut) {
+  EngineLimits limits = SmallLimits(64);
+  limits.max_constraint_step_ns = 1 * kMs;
+  limits.mask_workers = 1;
+  Request request = Free("r");
+  request.stopping.ignore_eos = false;
+  const std::vector<int32_t> ids = UnheldIds(request);
+  const size_t place = FirstOfItsKind(ids, 4);
+  std::promise<void> begun, go;
+  const auto late = std::make_shared<PendingFake>(Rising(3), PendingFake::kCompiledLater, [&] {
+    begun.set_value();
+    go.get_future().wait();
+  });
+  request.constraint.grammar = CallsAt(ids, place, late);
+  SteppedEngine test(limits, {0}, &Letters());
+  auto reader = test.Submit(request);
+  auto begun_future = begun.get_future();
+  while (begun_future.wait_for(std::chrono::seconds(0)) != std::future_status::ready) test.Step();
+  auto neighbour = test.Submit(Constrained("n", Rising(8)));
+  while (!neighbour->done()) {
+    test.Step();
+    neighbour->Poll();
+  }
+  ExpectRising(neighbour->choice().ids, 8);
+  reader->Poll();
+  EXPECT_EQ(reader->choice().ids.size(), place + 2) << "it waits behind its head";
+  go.set_value();
+  test.RunToEnd({reader.get()});
+  EXPECT_TRUE(reader->status().ok()) << reader->status();
+  EXPECT_EQ(reader->choice().ids.size(), place + 2 + 3 + 1);
+  EXPECT_EQ(late->compiled(), 1);
+}
+
+TEST(Constraint, WhatDoesNotCompileEndsItsChoiceWithTheReason) {
+  Request request = Free("r");
+  const std::vector<int32_t> ids = UnheldIds(request);
+  const size_t place = FirstOfItsKind(ids, 4);
+  request.constraint.grammar =
+      CallsAt(ids, place, std::make_shared<PendingFake>(nullptr, PendingFake::kCompiledLater));
+  SteppedEngine test(SmallLimits(32), {0}, &Letters());
+  auto reader = test.Submit(request);
+  auto neighbour = test.Submit(Constrained("n", Rising(4)));
+  test.RunToEnd({reader.get(), neighbour.get()});
+  EXPECT_EQ(reader->choice().ids.size(), place + 2);
+  EXPECT_EQ(reader->choice().end().reason, FinishReason::kError);
+  EXPECT_NE(reader->status().message().find("to compile"), std::string::npos) << reader->status();
+  ExpectRising(neighbour->choice().ids, 4);
+  EXPECT_EQ(test.engine().Load().held_pages, 0);
+}
+
+TEST(Constraint, ACallEndsBeforeMinTokensWhereNothingElseMayCome) {
+  SteppedEngine test(SmallLimits(32), {0}, &Letters());
+  for (const float penalty : {0.0f, 0.5f}) {
+    Request request = Constrained("r", Rising(3));
+    request.stopping.min_tokens = 10;
+    request.sampling.presence_penalty = penalty;
+    request.constraint.goes_before_min_tokens = true;
+    auto reader = test.Submit(request);
+    test.RunToEnd({reader.get()});
+    EXPECT_TRUE(reader->status().ok()) << reader->status();
+    ExpectRising(reader->choice().ids, 3);
+  }
+}
+
+TEST(Constraint, ABannedIdNeverComes) {
+  Request request = Free("r");
+  const std::vector<int32_t> ids = UnheldIds(request);
+  request.sampling.banned = {ids[4]};
+  request.sampling.logit_bias = {{ids[4], 100.0f}};
+  const std::vector<int32_t> without = UnheldIds(request);
+  EXPECT_EQ(without.size(), ids.size());
+  EXPECT_EQ(std::count(without.begin(), without.end(), ids[4]), 0);
 }
 
 TEST(Constraint, CancellingGivesEverythingBack) {

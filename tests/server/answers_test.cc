@@ -367,6 +367,7 @@ class World {
 
   EngineClient& client() { return client_; }
   bool has_constraints() const { return constraints_ != nullptr; }
+  EngineLoad load() const { return engine_.Load(); }
 
   // The text of the prompt, or what is wrong with the chat.
   std::string Rendered(const v1::Chat& chat) {
@@ -607,6 +608,24 @@ TEST(ServedAnswers, ACallThatMustBeMadeIsHeldToItsFormat) {
   EXPECT_EQ(heard.finished.reason(), v1::FINISH_REASON_STOP);
   World talks("v13", chat, "Hello");  // it looks at no mask
   EXPECT_EQ(CallReader(talks.client(), request).ReadAll().code, StatusCode::kInternal);
+}
+
+TEST(ServedAnswers, UnderAutoTextIsFreeAndACallIsHeldToItsFormat) {
+  v1::Chat chat = Hi();
+  chat.add_tools()->set_name("f");
+  v1::GenerateRequest request;
+  *request.mutable_chat() = chat;
+  World talks("v13", chat, "Hello [ARGS]");
+  if (!talks.has_constraints()) GTEST_SKIP() << "this build has no structured output (TRAMONTANE_STRUCTURED)";
+  EXPECT_EQ(Ask(talks, request).text, "Hello ");
+  EXPECT_EQ(talks.load().constrained_tokens, 0);
+  World calls("v13", chat, "So.[TOOL_CALLS]f[ARGS]{}");
+  const Heard heard = Ask(calls, request);
+  EXPECT_EQ(heard.text, "So.f{}");
+  EXPECT_EQ(heard.finished.reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(calls.load().constrained_tokens, 5) << "from the call's first id on, to the end";
+  World errs("v13", chat, "So.[TOOL_CALLS]g[ARGS]{}");  // it looks at no mask
+  EXPECT_EQ(CallReader(errs.client(), request).ReadAll().code, StatusCode::kInternal);
 }
 
 // ---- stop texts and thoughts --------------------------------------------------------------------------

@@ -1,12 +1,14 @@
-#include "server/answers/tool_choice.h"
-
+// Which tools may be called, and the schema of a list of calls.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "models/grammar/json_schema_grammar.h"
-#include "tests/support/piece_tokenizer.h"
+#include "server/answers/call_list_schema.h"
+#include "server/answers/called_tools.h"
+#include "server/answers/tool_arguments.h"
 
 namespace tramontane {
 namespace {
@@ -24,14 +26,18 @@ v1::Chat ChatWith(v1::ToolChoiceMode mode, const std::string& name = "") {
   return chat;
 }
 
+std::string ListSchema(const v1::Chat& chat, ConstraintSource* source) {
+  std::vector<ListedTool> tools;
+  for (int i = 0; i < chat.tools_size(); ++i) {
+    if (MayCallTool(chat, chat.tools(i)))
+      tools.push_back({.index = i, .schema = ArgumentsSchema(chat.tools(i).parameters_json())});
+  }
+  return CallListSchema(chat, tools, MayCallOnce(chat), source);
+}
+
 json SchemaOf(const v1::Chat& chat) {
-  const PieceTokenizer tokenizer({"<s>", "</s>", "[TOOL_CALLS]"});
-  v1::Constraint constraint;
   ConstraintSource source;
-  EXPECT_TRUE(ToolCallConstraint(chat, tokenizer, &constraint, &source).ok());
-  EXPECT_EQ(constraint.forced_prefix_ids_size(), 1);
-  EXPECT_EQ(constraint.forced_prefix_ids(0), 2);
-  return json::parse(constraint.json_schema());
+  return json::parse(ListSchema(chat, &source));
 }
 
 TEST(ToolChoice, RequiredIsAListOfCallsOfAnyTool) {
@@ -60,6 +66,14 @@ TEST(ToolChoice, NamedIsOneCallOfThatTool) {
   EXPECT_EQ(schema["maxItems"], 1);
   EXPECT_EQ(schema["items"]["properties"]["name"]["const"], "ping");
   EXPECT_EQ(schema["$defs"].size(), 1u);
+}
+
+TEST(ToolChoice, OfToolsThatAreAllowedAloneTheListIsMade) {
+  v1::Chat chat = ChatWith(v1::TOOL_CHOICE_MODE_REQUIRED);
+  chat.mutable_tool_choice()->add_allowed("ping");
+  const json schema = SchemaOf(chat);
+  EXPECT_EQ(schema["items"]["properties"]["name"]["const"], "ping");
+  EXPECT_FALSE(schema.contains("maxItems"));
 }
 
 TEST(ToolChoice, AToolThatSaysNothingOfParametersHasNone) {
@@ -136,24 +150,10 @@ TEST(ToolChoice, AToolsNameMayHoldWhatAPointerReadsOtherwise) {
   EXPECT_TRUE(JsonSchemaGrammar(SchemaOf(chat).dump(), {}).ok());
 }
 
-TEST(ToolChoice, AVocabularyWithoutToolCallsCannot) {
-  const PieceTokenizer tokenizer({"<s>"});
-  v1::Constraint constraint;
-  ConstraintSource source;
-  const RpcError error =
-      ToolCallConstraint(ChatWith(v1::TOOL_CHOICE_MODE_REQUIRED), tokenizer, &constraint, &source);
-  EXPECT_EQ(error.code, StatusCode::kFailedPrecondition);
-  EXPECT_EQ(error.field, "chat.tool_choice");
-  EXPECT_EQ(error.message(), "the tokenizer has no control token [TOOL_CALLS]");
-}
-
 // What the grammar's translator says of the schema of the calls, as the request's fault.
 RpcError SchemaFault(const v1::Chat& chat) {
-  const PieceTokenizer tokenizer({"<s>", "</s>", "[TOOL_CALLS]"});
-  v1::Constraint constraint;
   ConstraintSource source;
-  EXPECT_TRUE(ToolCallConstraint(chat, tokenizer, &constraint, &source).ok());
-  const StatusOr<std::string> grammar = JsonSchemaGrammar(constraint.json_schema(), {});
+  const StatusOr<std::string> grammar = JsonSchemaGrammar(ListSchema(chat, &source), {});
   EXPECT_FALSE(grammar.ok());
   return ConstraintFault(source, "chat.tool_choice.json_schema", grammar.status());
 }
@@ -224,6 +224,17 @@ TEST(ToolChoice, FaultsNameTheField) {
   v1::Chat no_tools;
   no_tools.mutable_tool_choice()->set_mode(v1::TOOL_CHOICE_MODE_REQUIRED);
   EXPECT_EQ(field(no_tools), "chat.tool_choice");
+  const auto allowing = [&](v1::ToolChoiceMode mode, const char* tool) {
+    v1::Chat chat = ChatWith(mode, mode == v1::TOOL_CHOICE_MODE_NAMED ? "ping" : "");
+    chat.mutable_tool_choice()->add_allowed("ping");
+    chat.mutable_tool_choice()->add_allowed(tool);
+    return field(chat);
+  };
+  EXPECT_EQ(allowing(v1::TOOL_CHOICE_MODE_UNSPECIFIED, "get_weather"), "");
+  EXPECT_EQ(allowing(v1::TOOL_CHOICE_MODE_REQUIRED, "get_weather"), "");
+  EXPECT_EQ(allowing(v1::TOOL_CHOICE_MODE_AUTO, "pong"), "chat.tool_choice.allowed[1]");
+  EXPECT_EQ(allowing(v1::TOOL_CHOICE_MODE_NONE, "ping"), "chat.tool_choice.allowed");
+  EXPECT_EQ(allowing(v1::TOOL_CHOICE_MODE_NAMED, "ping"), "chat.tool_choice.allowed");
 }
 
 }  // namespace

@@ -89,6 +89,7 @@ Status FakeModelRunner::Sample(StepTicket ticket, const SampleInputs& inputs) {
       continue;
     }
     sampling = *choice++;
+    if (!sampling.mask.empty()) ++masked_draws;
     if (forced) sampling.row.forced_token = forced(request.id, sampling.row.choice, sampling.row.position);
     const bool fails = not_finite && not_finite(request.id, sampling.row.choice, sampling.row.position);
     step.result.wants.push_back(fails ? WantResult{} : Choose(step.logits[w], want.kind, sampling));

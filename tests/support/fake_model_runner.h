@@ -42,6 +42,7 @@ class FakeModelRunner final : public ModelRunner {
   // Chooses the token itself; -1 leaves it to the logits.
   std::function<int32_t(const std::string& request_id, int32_t choice, int64_t position)> forced;
   bool device_lost = false;  // Collect fails from now on
+  int64_t masked_draws = 0;  // so far
 
  private:
   void Write(const StepRow& row);

@@ -37,7 +37,7 @@ bool MaskWaits::IsWorthWaiting(const StepPlan& plan) {
   return std::any_of(plan.rows.begin(), plan.rows.end(), [](const StepRow& row) {
     const LiveChoice& choice = ChoiceOf(row);
     const bool waits = choice.constraint != nullptr && !choice.ended && !choice.constraint->ready();
-    return waits && !choice.held();
+    return waits && !choice.held() && !choice.constraint->must_prepare();
   });
 }
 
@@ -47,9 +47,8 @@ MaskWaits::Failures MaskWaits::HoldLateRows(const StepPlan& plan) {
     LiveChoice& choice = ChoiceOf(row);
     if (choice.constraint == nullptr || choice.ended || plan.Draws(row) == 0) continue;
     choice.late = !choice.constraint->ready();
-    if (choice.late) {
-      Hold(choice);
-    } else if (Status fault = Settle(choice); !fault.ok()) {
+    if (choice.late) Hold(choice);
+    if (Status fault = choice.late ? Prepare(choice) : Settle(choice); !fault.ok()) {
       failures.push_back({&choice, std::move(fault)});
     }
   }
@@ -60,6 +59,10 @@ MaskWaits::Failures MaskWaits::ResumeWhatIsReady() {
   Failures failures;
   for (size_t i = held_.size(); i-- > 0;) {
     LiveChoice& choice = *held_[i];
+    if (Status fault = Prepare(choice); !fault.ok()) {
+      failures.push_back({&choice, std::move(fault)});
+      continue;
+    }
     if (!choice.constraint->ready() || choice.late) continue;
     held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
     if (Status fault = Settle(choice); !fault.ok()) {
@@ -82,6 +85,18 @@ void MaskWaits::Hold(LiveChoice& choice) {
   held_.push_back(&choice);
 }
 
+// Has a grammar compiled that the choice cannot go on without.
+Status MaskWaits::Prepare(LiveChoice& choice) {
+  if (!choice.constraint->must_prepare()) return {};
+  choice.constraint->BeginToPrepare();
+  return Post(choice);
+}
+
+Status MaskWaits::Post(const LiveChoice& choice) {
+  if (workers_.Post(choice.constraint)) return {};
+  return ResourceExhausted("too many constraints are being followed at once");
+}
+
 // What the workers found out. REQUIRES: the constraint is ready.
 Status MaskWaits::Settle(LiveChoice& choice) {
   choice.undecided = false;
@@ -91,12 +106,11 @@ Status MaskWaits::Settle(LiveChoice& choice) {
 
 // A choice that was slow before is not planned until its mask is there: it would only be computed in vain.
 Status MaskWaits::Follow(LiveChoice& choice, int32_t token) {
-  ++counters_.constrained_tokens;
   const bool slow = choice.constraint->slow();
-  choice.constraint->Follow(token);
+  if (!choice.constraint->Follow(token)) return {};
+  ++counters_.constrained_tokens;
   choice.undecided = true;
-  if (!workers_.Post(choice.constraint))
-    return ResourceExhausted("too many constraints are being followed at once");
+  TM_RETURN_IF_ERROR(Post(choice));
   if (slow) Hold(choice);
   return {};
 }
@@ -106,7 +120,8 @@ void MaskWaits::Abandon(LiveChoice& choice) {
   std::erase(held_, &choice);
   if (choice.constraint == nullptr) return;
   choice.constraint->Abandon();
-  if (choice.constraint->ready()) workers_.Post(std::move(choice.constraint));
+  if (choice.constraint->ready() || choice.constraint->must_prepare())
+    workers_.Post(std::move(choice.constraint));
   choice.constraint = nullptr;
 }
 

@@ -1,7 +1,8 @@
 // MaskWaits: choices whose next token waits for a mask, which the mask workers fill beside the forward pass.
 //
 // A step waits a little for the masks of its rows, where the device computes meanwhile; a row whose mask was
-// not filled in time sits the step out and is computed again. Tokens depend on none of that. Engine thread.
+// not filled in time sits the step out and is computed again, and so does one whose grammar is still to be
+// compiled. Tokens depend on none of that. Engine thread.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +46,8 @@ class MaskWaits {
   static bool IsWorthWaiting(const StepPlan& plan);
   Failures HoldLateRows(const StepPlan& plan);
   void Hold(LiveChoice& choice);
+  Status Prepare(LiveChoice& choice);
+  Status Post(const LiveChoice& choice);
   Status Settle(LiveChoice& choice);
 
   const int64_t max_wait_ns_;

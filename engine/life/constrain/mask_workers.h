@@ -1,7 +1,9 @@
 // MaskWorkers: the threads that follow constraints and fill masks, beside the forward pass.
 //
 // Post from the engine thread, never blocking. Always: what is posted is worked on once, in order within its
-// lane; the slow lane has one worker at most, so that slow texts do not wait in front of quick ones.
+// lane; the slow lane has one worker at most, so that slow texts do not wait in front of quick ones, and
+// grammars are compiled by a worker of their own.
+// grammars are compiled by a worker of their own.
 #pragma once
 
 #include <atomic>
@@ -21,13 +23,16 @@ namespace tramontane {
 
 class MaskWorkers {
  public:
-  // `capacity` of each lane. `done` is notified after each piece of work; borrowed, outlives it.
+  // `threads` beside the one that compiles; `capacity` of each lane. `done` is notified after each piece of
+  // work; borrowed, outlives it.
   MaskWorkers(int32_t threads, size_t capacity, Signal& done)
-      : done_(done), quick_(capacity), slow_(capacity) {
+      : done_(done), quick_(capacity), slow_(capacity), compiling_(capacity) {
     TM_CHECK(threads >= 1, "%d mask workers", threads);
-    workers_.resize(static_cast<size_t>(threads));
+    workers_.resize(static_cast<size_t>(threads) + 1);
     for (Worker& worker : workers_) {
-      const Takes takes = &worker == &workers_.front() ? Takes::kAll : Takes::kQuick;
+      const Takes takes = &worker == &workers_.front()  ? Takes::kCompiling
+                          : &worker == &workers_.back() ? Takes::kQuickAndSlow
+                                                        : Takes::kQuick;
       worker.thread = std::thread([this, &worker, takes] { Loop(worker, takes); });
     }
   }
@@ -40,7 +45,7 @@ class MaskWorkers {
   // Once it has been worked on, or is abandoned, it is let go of, possibly as the last to hold it. False: as
   // many wait as may.
   bool Post(std::shared_ptr<OutputConstraint> constraint) {
-    Lane& lane = constraint->slow() ? slow_ : quick_;
+    Lane& lane = constraint->prepares() ? compiling_ : constraint->slow() ? slow_ : quick_;
     if (!lane.TryPush(std::move(constraint))) return false;
     for (Worker& worker : workers_) worker.work.Notify();
     return true;
@@ -48,7 +53,7 @@ class MaskWorkers {
 
  private:
   using Lane = SpmcQueue<std::shared_ptr<OutputConstraint>>;
-  enum class Takes { kQuick, kAll };
+  enum class Takes { kQuick, kQuickAndSlow, kCompiling };
   struct Worker {
     Signal work;
     std::thread thread;
@@ -57,7 +62,7 @@ class MaskWorkers {
   void Loop(Worker& worker, Takes takes) {
     std::shared_ptr<OutputConstraint> constraint;
     while (!stopping_.load(std::memory_order_acquire)) {
-      if (!quick_.TryPop(&constraint) && !(takes == Takes::kAll && slow_.TryPop(&constraint))) {
+      if (!TryPop(takes, &constraint)) {
         worker.work.Wait(Signal::kForever);
         continue;
       }
@@ -66,10 +71,15 @@ class MaskWorkers {
       done_.Notify();
     }
   }
+  bool TryPop(Takes takes, std::shared_ptr<OutputConstraint>* constraint) {
+    if (takes == Takes::kCompiling) return compiling_.TryPop(constraint);
+    return quick_.TryPop(constraint) || (takes == Takes::kQuickAndSlow && slow_.TryPop(constraint));
+  }
 
   Signal& done_;
   Lane quick_;
   Lane slow_;
+  Lane compiling_;
   std::atomic<bool> stopping_{false};
   std::deque<Worker> workers_;  // never resized once they run
 };

@@ -31,14 +31,17 @@ StatusOr<ConstraintStart> StartOfConstraint(const Request& request, const Tokeni
                                             int32_t vocab_size, int64_t step_ns) {
   ConstraintStart start;
   start.text = StartOfText(request, tokenizer);
-  start.mask.resize(MaskWords(vocab_size));
+  start.mask_words = MaskWords(vocab_size);
   start.left_ns = ConstraintStart::kStepsAhead * step_ns;
+  const std::unique_ptr<GrammarMatcher> matcher = request.constraint.grammar->NewMatcher(start.text);
+  if (request.constraint.forced_prefix.empty() && matcher->IsFree()) return start;
+  start.mask.resize(start.mask_words);
   if (!request.constraint.forced_prefix.empty()) {
     AllowOnly(request.constraint.forced_prefix.front(), start.mask);
     return start;
   }
   GrammarWork work{.most_ns = start.left_ns};
-  request.constraint.grammar->NewMatcher(start.text)->FillMask(start.mask, work);
+  matcher->FillMask(start.mask, work);
   if (!work.stopped) return start;
   return InvalidArgument("takes more than " + Microseconds(start.left_ns) +
                          " for its first token: it is too ambiguous (max_constraint_step_us is " +
@@ -46,33 +49,60 @@ StatusOr<ConstraintStart> StartOfConstraint(const Request& request, const Tokeni
       .WithField("constraint", FieldForm::kSubject);
 }
 
-void OutputConstraint::Work() {
-  if (abandoned_.load(std::memory_order_relaxed)) return;
-  GrammarWork work{.most_ns = std::min(step_ns_, live_->constraint_left_ns.load(std::memory_order_relaxed)),
-                   .wanted = [this] { return !abandoned_.load(std::memory_order_relaxed); }};
-  mask_.resize(live_->constraint_start.mask.size());
-  const bool allowed = work.most_ns > 0 && AcceptAndFill(work);
-  Charge(work);
-  if (fault_.ok() && !allowed) fault_ = Internal("the constraint does not take a token that it allowed");
-  ready_.store(true, std::memory_order_release);
+bool OutputConstraint::Follow(int32_t token) {
+  if (free_ && matcher().StayFree(token)) return false;
+  token_ = token;
+  stage_.store(Stage::kWorks, std::memory_order_relaxed);
+  return true;
 }
 
-bool OutputConstraint::AcceptAndFill(GrammarWork& work) {
-  if (forced_done_ < forced().size()) {
-    if (token_ != forced()[forced_done_]) return false;
-    if (++forced_done_ < forced().size()) {
-      AllowOnly(forced()[forced_done_], mask_);
-      return true;
-    }
-    matcher_ = live_->request.constraint.grammar->NewMatcher(live_->constraint_start.text);
+std::span<const uint32_t> OutputConstraint::mask() const {
+  if (free_) return {};
+  return mask_.empty() ? live_->constraint_start.mask : mask_;
+}
+
+// Compiling is of no request's share of the workers' time: the compiler bounds it.
+void OutputConstraint::Work() {
+  if (abandoned_.load(std::memory_order_relaxed)) return;
+  const auto wanted = [this] { return !abandoned_.load(std::memory_order_relaxed); };
+  GrammarWork work{.most_ns = std::min(step_ns_, live_->constraint_left_ns.load(std::memory_order_relaxed)),
+                   .wanted = wanted};
+  bool allowed = work.most_ns > 0;
+  if (prepares()) {
+    fault_ = matcher().Prepare(wanted);
+    allowed = allowed && fault_.ok();
   } else {
-    if (matcher_ == nullptr) {
-      matcher_ = live_->request.constraint.grammar->NewMatcher(live_->constraint_start.text);
-    }
-    if (!matcher_->Accept(token_, work)) return false;
+    allowed = allowed && Accept(work);
+    if (allowed && !forces() && matcher().IsUnprepared())
+      return stage_.store(Stage::kMustPrepare, std::memory_order_release);
   }
-  matcher_->FillMask(mask_, work);
-  return !work.stopped;
+  free_ = allowed && !forces() && matcher().IsFree();
+  if (allowed && !free_) {
+    mask_.resize(live_->constraint_start.mask_words);
+    FillMask(work);
+  }
+  Charge(work);
+  if (fault_.ok() && !allowed) fault_ = Internal("the constraint does not take a token that it allowed");
+  stage_.store(Stage::kReady, std::memory_order_release);
+}
+
+GrammarMatcher& OutputConstraint::matcher() {
+  if (matcher_ == nullptr) {
+    matcher_ = live_->request.constraint.grammar->NewMatcher(live_->constraint_start.text);
+  }
+  return *matcher_;
+}
+
+bool OutputConstraint::Accept(GrammarWork& work) {
+  if (!forces()) return matcher().Accept(token_, work);
+  if (token_ != forced()[forced_done_]) return false;
+  ++forced_done_;
+  return true;
+}
+
+void OutputConstraint::FillMask(GrammarWork& work) {
+  if (forces()) return AllowOnly(forced()[forced_done_], mask_);
+  matcher().FillMask(mask_, work);
 }
 
 // Each token of each choice brings the request the same part of a step's time; all choices live on it

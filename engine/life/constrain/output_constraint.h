@@ -2,8 +2,10 @@
 // allows. Always: it has followed every token that the choice accepted, so a choice that is preempted and
 // computed again needs nothing here.
 //
-// The engine thread makes it and tells it of each token (Follow); a worker then does the work (Work), and it
-// is the engine thread's again once ready() is true.
+// The engine thread makes it and tells it of each token (Follow). Where any token may come next that is all.
+// Otherwise a worker does the work (Work), and it is the engine thread's again once ready() is true; or once
+// must_prepare() is: then a grammar has to be compiled first, which the engine thread hands to a worker that
+// keeps nobody waiting (BeginToPrepare).
 #pragma once
 
 #include <atomic>
@@ -29,20 +31,20 @@ class OutputConstraint {
  public:
   // `step_ns`: EngineLimits::max_constraint_step_ns. REQUIRES: the request has a grammar.
   OutputConstraint(std::shared_ptr<LiveRequest> live, int64_t step_ns)
-      : live_(std::move(live)), step_ns_(step_ns) {}
+      : live_(std::move(live)), step_ns_(step_ns), free_(live_->constraint_start.mask.empty()) {}
 
   // ---- engine thread ----------------------------------------------------------------------------
-  // The choice goes on with `token`. Not ready until a worker has done the work. REQUIRES: ready().
-  void Follow(int32_t token) {
-    token_ = token;
-    ready_.store(false, std::memory_order_relaxed);
-  }
-  bool ready() const { return ready_.load(std::memory_order_acquire); }
+  // The choice goes on with `token`. True: it is not ready until a worker has done the work. REQUIRES:
+  // ready().
+  bool Follow(int32_t token);
+  bool ready() const { return stage_.load(std::memory_order_acquire) == Stage::kReady; }
+  bool must_prepare() const { return stage_.load(std::memory_order_acquire) == Stage::kMustPrepare; }
+  void BeginToPrepare() { stage_.store(Stage::kPrepares, std::memory_order_relaxed); }
+  // Of work that is posted: it compiles.
+  bool prepares() const { return stage_.load(std::memory_order_acquire) == Stage::kPrepares; }
 
   // REQUIRES for these: ready().
-  std::span<const uint32_t> mask() const {  // [MaskWords(vocab_size)] of the next token
-    return mask_.empty() ? live_->constraint_start.mask : mask_;
-  }
+  std::span<const uint32_t> mask() const;  // [MaskWords(vocab_size)] of the next token; empty: any may come
   const Status& fault() const { return fault_; }                 // not OK: the choice ends with it
   int64_t TakeSpentNs() { return std::exchange(spent_ns_, 0); }  // since the last call
   bool slow() const { return slow_; }  // the last work took so long that nobody should wait for the next
@@ -54,20 +56,26 @@ class OutputConstraint {
   void Work();
 
  private:
-  bool AcceptAndFill(GrammarWork& work);
+  enum class Stage : uint8_t { kReady, kWorks, kMustPrepare, kPrepares };
+
+  bool Accept(GrammarWork& work);
+  void FillMask(GrammarWork& work);
+  GrammarMatcher& matcher();
   void Charge(const GrammarWork& work);
+  bool forces() const { return forced_done_ < forced().size(); }  // a token that is left
   const std::vector<int32_t>& forced() const { return live_->request.constraint.forced_prefix; }
 
   const std::shared_ptr<LiveRequest> live_;
   const int64_t step_ns_;
-  std::atomic<bool> ready_{true};
+  std::atomic<Stage> stage_{Stage::kReady};
   std::atomic<bool> abandoned_{false};
 
   // Of the thread whose turn it is.
   int32_t token_ = -1;  // to be followed
   size_t forced_done_ = 0;
   std::unique_ptr<GrammarMatcher> matcher_;  // from the first token of the grammar's on
-  std::vector<uint32_t> mask_;               // empty: no token yet
+  bool free_;                                // any token may come next
+  std::vector<uint32_t> mask_;               // empty: none was filled for this choice yet
   Status fault_;
   int64_t spent_ns_ = 0;
   bool slow_ = false;

@@ -1,27 +1,15 @@
-#include "server/answers/tool_choice.h"
+#include "server/answers/call_list_schema.h"
 
 #include <algorithm>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
-
-#include "server/answers/tool_arguments.h"
 
 namespace tramontane {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr const char* kToolChoicePath = "chat.tool_choice";
-
-bool HasTool(const v1::Chat& chat, const std::string& name) {
-  return std::any_of(chat.tools().begin(), chat.tools().end(),
-                     [&name](const v1::Tool& tool) { return tool.name() == name; });
-}
 
 // The schema of a tool's arguments moves from a document of its own to another place, and its references with
 // it.
@@ -90,12 +78,10 @@ std::string KeyOf(const v1::Tool& tool) { return "arguments_of_" + tool.name(); 
 std::string PlaceOf(const v1::Tool& tool) { return "#/$defs/" + PointerStep(KeyOf(tool)); }
 
 // {"name": the tool's, "arguments": as its schema says}; the schema itself goes to `definitions`.
-Json CallSchema(const v1::Tool& tool, Json* definitions) {
+Json CallSchema(const v1::Tool& tool, const std::string& arguments_schema, Json* definitions) {
   const std::string key = KeyOf(tool);
   const std::string place = PlaceOf(tool);
-  Json arguments = Json::parse(tool.parameters_json(), nullptr, /*allow_exceptions=*/false);
-  if (TakesNoArguments(arguments)) arguments = NoArguments();
-  if (!arguments.contains("type")) arguments["type"] = "object";
+  Json arguments = Json::parse(arguments_schema);
   const auto id = arguments.find("$id");
   const bool has_id = id != arguments.end() && id->is_string();
   ReferenceMover(has_id ? id->get<std::string>() : "", place).Move(&arguments);
@@ -112,61 +98,28 @@ Json CallSchema(const v1::Tool& tool, Json* definitions) {
 
 }  // namespace
 
-RpcError CheckToolChoice(const v1::Chat& chat) {
-  const v1::ToolChoice& choice = chat.tool_choice();
-  switch (choice.mode()) {
-    case v1::TOOL_CHOICE_MODE_UNSPECIFIED:
-    case v1::TOOL_CHOICE_MODE_AUTO:
-    case v1::TOOL_CHOICE_MODE_NONE:
-      break;
-    case v1::TOOL_CHOICE_MODE_REQUIRED:
-      if (chat.tools().empty()) return FieldError(kToolChoicePath, "requires a call, and there are no tools");
-      break;
-    case v1::TOOL_CHOICE_MODE_NAMED:
-      if (HasTool(chat, choice.name())) return {};
-      return FieldError(std::string(kToolChoicePath) + ".name", "is not the name of one of the tools");
-    default:
-      return FieldError(std::string(kToolChoicePath) + ".mode",
-                        "is " + std::to_string(choice.mode()) +
-                            ", which is none of TOOL_CHOICE_MODE_AUTO, _NONE, _REQUIRED, _NAMED");
-  }
-  if (choice.name().empty()) return {};
-  return FieldError(std::string(kToolChoicePath) + ".name", "goes with TOOL_CHOICE_MODE_NAMED only");
-}
-
-RpcError ToolCallConstraint(const v1::Chat& chat, const Tokenizer& tokenizer, v1::Constraint* constraint,
-                            ConstraintSource* source) {
-  const std::optional<int32_t> tool_calls = tokenizer.ControlId("[TOOL_CALLS]");
-  if (!tool_calls) {
-    return ToRpcError(FailedPrecondition("the tokenizer has no control token [TOOL_CALLS]")
-                          .WithField(kToolChoicePath, FieldForm::kUnnamed));
-  }
-  const bool is_named = chat.tool_choice().mode() == v1::TOOL_CHOICE_MODE_NAMED;
-  const bool one_call = is_named || (chat.has_parallel_tool_calls() && !chat.parallel_tool_calls());
+std::string CallListSchema(const v1::Chat& chat, const std::vector<ListedTool>& tools, bool one_call,
+                           ConstraintSource* source) {
   Json definitions = Json::object();
   Json calls = Json::array();
-  std::vector<size_t> tools;  // of `calls`
-  for (int i = 0; i < chat.tools_size(); ++i) {
-    if (is_named && chat.tools(i).name() != chat.tool_choice().name()) continue;
-    calls.push_back(CallSchema(chat.tools(i), &definitions));
-    tools.push_back(static_cast<size_t>(i));
-  }
+  for (const ListedTool& tool : tools)
+    calls.push_back(CallSchema(chat.tools(tool.index), tool.schema, &definitions));
   Json schema;
   schema["type"] = "array";
   schema["minItems"] = 1;
   if (one_call) schema["maxItems"] = 1;
   schema["items"] = calls.size() == 1 ? std::move(calls[0]) : Json{{"anyOf", std::move(calls)}};
   schema["$defs"] = std::move(definitions);
-  source->path = kToolChoicePath;
+  source->path = "chat.tool_choice";
+  source->parts.clear();
   for (size_t i = 0; i < tools.size(); ++i) {
     const std::string call = tools.size() == 1 ? ".items" : FieldElement(".items.anyOf", i);
+    const auto index = static_cast<size_t>(tools[i].index);
     source->parts.push_back({call + ".properties.arguments.$ref",
-                             FieldElement("chat.tools", tools[i]) + ".parameters",
-                             PlaceOf(chat.tools(static_cast<int>(tools[i])))});
+                             FieldElement("chat.tools", index) + ".parameters",
+                             PlaceOf(chat.tools(tools[i].index))});
   }
-  constraint->set_json_schema(schema.dump());
-  constraint->add_forced_prefix_ids(*tool_calls);
-  return {};
+  return schema.dump();
 }
 
 }  // namespace tramontane
