@@ -25,6 +25,10 @@ std::string KeyOf(const ConstraintSpec& spec) {
   return key;
 }
 
+bool IsOfTools(const ConstraintSpec& spec) {
+  return spec.kind == ConstraintSpec::Kind::kToolArguments || spec.kind == ConstraintSpec::Kind::kToolCalls;
+}
+
 constexpr std::chrono::milliseconds kLookWhileWaiting(50);  // whether the caller is still there
 
 Status NotWanted() { return Status(StatusCode::kCancelled, "nobody waits for the constraint any more"); }
@@ -75,7 +79,15 @@ StatusOr<std::shared_ptr<const TranslatedConstraint>> ConstraintCompiler::Transl
     std::lock_guard lock(mutex_);
     if (const Kept* kept = Find(translated.key)) return kept->translated;
   }
-  TM_ASSIGN_OR_RETURN(translated.ebnf, ToEbnf(spec));
+  if (IsOfTools(spec)) {
+    const bool is_list = spec.kind == ConstraintSpec::Kind::kToolCalls;
+    TM_ASSIGN_OR_RETURN(SchemaGrammar grammar, is_list ? RelaxedSchemaGrammar(spec.text, limits_)
+                                                       : ToolArgumentsGrammar(spec.text, limits_));
+    translated.ebnf = std::move(grammar.ebnf);
+    translated.unenforced = std::move(grammar.unenforced);
+  } else {
+    TM_ASSIGN_OR_RETURN(translated.ebnf, ToEbnf(spec));
+  }
   auto shared = std::make_shared<const TranslatedConstraint>(std::move(translated));
   std::lock_guard lock(mutex_);
   if (const Kept* kept = Find(shared->key)) return kept->translated;  // another was quicker
@@ -140,7 +152,7 @@ ConstraintStats ConstraintCompiler::stats() const {
 Status ConstraintCompiler::CheckSize(const ConstraintSpec& spec) const {
   size_t bytes = spec.text.size();
   for (const std::string& choice : spec.choices) bytes += choice.size();
-  if (bytes <= static_cast<size_t>(limits_.max_bytes)) return {};
+  if (IsOfTools(spec) || bytes <= static_cast<size_t>(limits_.max_bytes)) return {};
   return InvalidArgument("has " + std::to_string(bytes) + " bytes; at most " +
                          std::to_string(limits_.max_bytes) + " are allowed");
 }
@@ -173,6 +185,9 @@ StatusOr<std::string> ConstraintCompiler::ToEbnf(const ConstraintSpec& spec) con
       }
       return EbnfRule("root", EbnfPattern(PatternChoice(alternatives)));
     }
+    case ConstraintSpec::Kind::kToolArguments:
+    case ConstraintSpec::Kind::kToolCalls:
+      break;  // have more to tell than a grammar
   }
   return Internal("a constraint of no kind");
 }

@@ -21,6 +21,7 @@ Ebnf Joined(const std::vector<Ebnf>& parts, const char* between) {
     if (result.text.size() > 1) result.text += between;
     result.text += part.text;
     result.size = std::min(kMostGrammarSize, result.size + part.size);
+    result.pattern_size = std::min(kMostGrammarSize, result.pattern_size + part.pattern_size);
   }
   result.text += ')';
   return result;
@@ -45,6 +46,7 @@ Ebnf EbnfLiteral(std::string_view utf8) {
 Ebnf EbnfPattern(const Pattern& pattern) {
   if (pattern.text.empty()) return EbnfEmpty();
   Ebnf result{"Regex(\"", (pattern.size + kPatternSymbols - 1) / kPatternSymbols};
+  if (result.size > 1) result.pattern_size = result.size;
   for (const char c : pattern.text) {
     if (c == '\\') result.text += '\\';
     result.text += c;
@@ -67,9 +69,9 @@ Ebnf EbnfChoice(const std::vector<Ebnf>& alternatives) {
   return alternatives.size() == 1 ? alternatives[0] : Joined(alternatives, " | ");
 }
 
-Ebnf EbnfOptional(const Ebnf& part) { return {Element(part.text) + '?', part.size}; }
+Ebnf EbnfOptional(const Ebnf& part) { return {Element(part.text) + '?', part.size, part.pattern_size}; }
 
-Ebnf EbnfAnyNumber(const Ebnf& part) { return {Element(part.text) + '*', part.size}; }
+Ebnf EbnfAnyNumber(const Ebnf& part) { return {Element(part.text) + '*', part.size, part.pattern_size}; }
 
 std::string EbnfRule(std::string_view name, const Ebnf& body) {
   return std::string(name) + " ::= " + body.text + "\n";

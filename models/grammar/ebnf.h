@@ -15,7 +15,8 @@ namespace tramontane {
 
 struct Ebnf {
   std::string text;
-  int64_t size = 0;  // as Pattern::size
+  int64_t size = 0;          // as Pattern::size
+  int64_t pattern_size = 0;  // of it, that of patterns; those of one symbol do not count
 };
 
 Ebnf EbnfEmpty();

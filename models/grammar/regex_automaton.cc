@@ -184,18 +184,38 @@ class NfaBuilder {
   int32_t Any(std::vector<int32_t> starts) { return Add(std::move(starts)); }
 
   MaybeAutomaton Determinize(int32_t start, RegexWork* work) const {
+    const MaybeAutomaton result = OfSets({Closure({start})}, RegexAutomaton::kMostStates, work);
+    return result ? std::optional(Trimmed(*result)) : std::nullopt;
+  }
+
+  // From each state alone.
+  bool HasFewSets(RegexWork* work) const {
+    std::vector<Set> alone;
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      if (nodes_[n].accepts || !nodes_[n].edges.empty()) alone.push_back({static_cast<int32_t>(n)});
+    }
+    const size_t most = 4 * alone.size() + 100;
+    return OfSets(std::move(alone), most, work).has_value();
+  }
+
+ private:
+  static constexpr size_t kMostNodes = 20'000;
+  using Set = std::vector<int32_t>;  // of nodes that one is in at once, in order
+
+  // Of what the sets in `begin` lead to: the first of them is the start.
+  MaybeAutomaton OfSets(std::vector<Set> begin, size_t most_sets, RegexWork* work) const {
     if (nodes_.size() > kMostNodes) return std::nullopt;
     RegexAutomaton result;
-    std::map<std::vector<int32_t>, int32_t> known;
-    std::vector<std::vector<int32_t>> sets;
-    const auto state_of = [&](std::vector<int32_t> set) {
+    std::map<Set, int32_t> known;
+    std::vector<Set> sets;
+    const auto state_of = [&](Set set) {
       const auto [found, is_new] = known.try_emplace(std::move(set), static_cast<int32_t>(sets.size()));
       if (is_new) sets.push_back(found->first);
       return found->second;
     };
-    state_of(Closure({start}));
+    for (Set& set : begin) state_of(std::move(set));
     for (size_t s = 0; s < sets.size(); ++s) {
-      if (sets.size() > RegexAutomaton::kMostStates) return std::nullopt;
+      if (sets.size() > most_sets) return std::nullopt;
       RegexAutomaton::State state;
       std::vector<RegexEdge> edges;
       for (const int32_t n : sets[s]) {
@@ -210,11 +230,8 @@ class NfaBuilder {
       });
       result.states.push_back(std::move(state));
     }
-    return Trimmed(result);
+    return result;
   }
-
- private:
-  static constexpr size_t kMostNodes = 20'000;
 
   struct Node {
     std::vector<RegexEdge> edges;
@@ -535,6 +552,13 @@ std::optional<RegexNode> ToRegex(const RegexAutomaton& automaton, int64_t most_s
   const RegexAutomaton smallest = Smallest(automaton, work);
   if (smallest.states.size() > kMostWritten) return std::nullopt;
   return Eliminator(smallest, most_symbols).Run(work);
+}
+
+bool IsNearlyDeterministic(const RegexNode& node, RegexWork* work) {
+  NfaBuilder builder(RegexReaders::kAll);
+  const int32_t end = builder.Embed(OfAll(/*empty_text_only=*/true));
+  builder.Build(node, end);
+  return builder.HasFewSets(work);
 }
 
 bool Matches(const RegexAutomaton& automaton, std::string_view utf8) {

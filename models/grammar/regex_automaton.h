@@ -48,6 +48,11 @@ enum class RegexReaders { kAll, kAny };  // what all readers take; what any of t
 std::optional<RegexAutomaton> ToAutomaton(const RegexNode& node, RegexWork* work,
                                           RegexReaders readers = RegexReaders::kAll);
 
+// Whether the library will make an automaton of it: the states that one can be in at once, begun in each of
+// them, are a few times as many sets as there are states. False also where the work is used up. REQUIRES:
+// looks nowhere ahead.
+bool IsNearlyDeterministic(const RegexNode& node, RegexWork* work);
+
 // Texts of both; texts of `a` that `b` has not.
 std::optional<RegexAutomaton> Meeting(const RegexAutomaton& a, const RegexAutomaton& b, RegexWork* work);
 std::optional<RegexAutomaton> Difference(const RegexAutomaton& a, const RegexAutomaton& b, RegexWork* work);

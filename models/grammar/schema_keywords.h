@@ -2,6 +2,7 @@
 // Any thread; constants.
 #pragma once
 
+#include <array>
 #include <string_view>
 
 namespace tramontane {
@@ -25,5 +26,9 @@ struct Keyword {
 };
 
 const Keyword* FindKeyword(std::string_view name);  // null: not known
+
+// What "type" may name.
+inline constexpr std::array<std::string_view, 7> kTypes = {"null",   "boolean", "integer", "number",
+                                                           "string", "array",   "object"};
 
 }  // namespace tramontane

@@ -95,7 +95,7 @@ std::string KeywordNames(const StringKeywords& keywords) {
 }  // namespace
 
 StatusOr<Pattern> StringGrammar(const StringKeywords& keywords, const ConstraintLimits& limits,
-                                RegexWork* work) {
+                                RegexWork* work, RegexWork* overlaps) {
   const auto in_string = RegexReading::Spelling::kInJsonString;
   TM_ASSIGN_OR_RETURN(const std::vector<RegexNode> patterns, ParsePatterns(keywords, limits));
   const std::vector<const StringFormat*> formats = KnownFormats(keywords);
@@ -121,6 +121,9 @@ StatusOr<Pattern> StringGrammar(const StringKeywords& keywords, const Constraint
   if (keywords.most > limits.max_repeats && RepeatsBeyond(bounded->node, limits.max_repeats)) {
     return StringFault(".maxLength", "is " + std::to_string(keywords.most) + "; at most " +
                                          std::to_string(limits.max_repeats) + " is supported");
+  }
+  if (overlaps != nullptr && !patterns.empty() && !IsNearlyDeterministic(bounded->node, overlaps)) {
+    return StringFault(field, "has repetitions that overlap too much");
   }
   StatusOr<Pattern> pattern = ToPattern(bounded->node, in_string, limits);
   if (!pattern.ok()) return StringFault(field, pattern.status().message());

@@ -24,8 +24,10 @@ struct StringKeywords {
 
 // What stands between the quotes. INVALID_ARGUMENT, of the field ".pattern", ".format" or ".maxLength":
 // cannot be written, or leaves no text.
+// `overlaps`: a pattern whose repetitions overlap too much to be compiled in milliseconds is refused as well,
+// by what finding that out takes; null: it is not looked at.
 StatusOr<Pattern> StringGrammar(const StringKeywords& keywords, const ConstraintLimits& limits,
-                                RegexWork* work);
+                                RegexWork* work, RegexWork* overlaps = nullptr);
 
 // Whether a text that the caller wrote is so. INVALID_ARGUMENT, of the field ".pattern": cannot be known.
 StatusOr<bool> StringHolds(const StringKeywords& keywords, const std::string& text,

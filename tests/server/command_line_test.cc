@@ -227,11 +227,11 @@ TEST(CommandLineTest, AWrongCommandLineEndsWithStatusTwoAndSaysWhatWasMeant) {
 }
 
 TEST(CommandLineTest, SettingsReachTheEngineAndTheServer) {
-  Served served({"--max-prefill-steps",    "3",    "--max-partial-prefills", "5",
-                 "--max-queued-requests",  "77",   "--max-queued-work",      "78",
-                 "--max-streams",          "79",   "--max-compile-ms",       "80",
+  Served served({"--max-prefill-steps",    "3",      "--max-partial-prefills", "5",
+                 "--max-queued-requests",  "77",     "--max-queued-work",      "78",
+                 "--max-streams",          "79",     "--max-compile-ms",       "80",
                  "--grammar-cache-bytes",  "300MiB", "--lane-policy",          "decode-first",
-                 "--decode-gap-ms",        "125",  "--max-unread-tokens",    "70000",
+                 "--decode-gap-ms",        "125",    "--max-unread-tokens",    "70000",
                  "--grpc-max-connections", "0"});
   served.program.Signal(SIGTERM);
   EXPECT_EQ(served.program.Wait(), 0);

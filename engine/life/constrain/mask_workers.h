@@ -3,7 +3,6 @@
 // Post from the engine thread, never blocking. Always: what is posted is worked on once, in order within its
 // lane; the slow lane has one worker at most, so that slow texts do not wait in front of quick ones, and
 // grammars are compiled by a worker of their own.
-// grammars are compiled by a worker of their own.
 #pragma once
 
 #include <atomic>
