@@ -67,6 +67,11 @@ class ThoughtTokens {
   void Take(std::string_view piece);
   // The answer ends: what follows is no thought.
   void End() { state_ = State::kText; }
+  bool thinks() const { return state_ == State::kThought; }
+  // The answer has begun, or there is no more.
+  bool answers() const { return state_ == State::kText; }
+  // In a thought: of what may be the beginning of the mark of its end, and is counted.
+  size_t held_bytes() const { return held_.size(); }
   // Of what was taken so far, if nothing follows.
   int64_t count() const { return counted_ + static_cast<int64_t>(undecided_.size()); }
 

@@ -19,6 +19,12 @@ void Forbid(int32_t token, std::span<uint32_t> mask) {
 
 bool IsNewLines(std::string_view text) { return text.find_first_not_of('\n') == std::string_view::npos; }
 
+bool GoesOnWithCharacter(std::string_view bytes) {
+  return bytes.size() <= 3 && std::all_of(bytes.begin(), bytes.end(), [](char c) {
+           return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+         });
+}
+
 // Whether `text`, of a thought, ends it and goes on with what is not of its end any more.
 bool GoesOnBehindEnd(std::string_view text) {
   const size_t end = text.find(kEndOfThought);
@@ -30,20 +36,31 @@ bool GoesOnBehindEnd(std::string_view text) {
 ThoughtVocabulary::ThoughtVocabulary(const ThoughtMarks& marks, const Tokenizer& tokenizer,
                                      int32_t vocab_size)
     : tokenizer_(tokenizer), marks_(marks), begin_(marks.begin), free_(MaskWords(vocab_size)) {
+  end_pieces_.fill(-1);
   for (int32_t id = 0; id < std::min(vocab_size, tokenizer.vocab_size()); ++id) {
     const PieceKind kind = tokenizer.Kind(id);
     if (kind != PieceKind::kText && kind != PieceKind::kByte) continue;
     const std::string_view bytes = tokenizer.PieceBytes(id);
     if (bytes.empty()) continue;
     Allow(id, free_);
+    if (GoesOnWithCharacter(bytes)) continuations_.push_back(id);
     if (!marks.in_text) continue;
     if (bytes == kBeginOfThought) begin_ = id;
+    NoteEndPiece(id, bytes);
     if (IsNewLines(bytes)) new_lines_.push_back(id);
     if (bytes.find('>') != std::string_view::npos) closing_.emplace_back(id, bytes);
     if (GoesOnBehindEnd(bytes)) Forbid(id, free_);
   }
   for (const int32_t id : {marks.begin, marks.end}) {
     if (id >= 0) Allow(id, free_);
+  }
+}
+
+void ThoughtVocabulary::NoteEndPiece(int32_t id, std::string_view bytes) {
+  for (size_t at = 0; at < kEndBytes; ++at) {
+    int32_t& best = end_pieces_[at];
+    const bool fits = kEndOfThought.substr(at).starts_with(bytes);
+    if (fits && (best < 0 || bytes.size() > Bytes(best).size())) best = id;
   }
 }
 

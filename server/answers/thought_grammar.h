@@ -5,12 +5,14 @@
 // within a thought nothing ends the output, and no control token comes but those that mark a thought.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "models/chat/thought_in_text.h"
 #include "models/chat/thought_marks.h"
 #include "models/grammar/grammar.h"
 #include "models/tokenizer/tokenizer.h"
@@ -30,8 +32,17 @@ class ThoughtVocabulary {
   // A thought can come here, begun by the output or, where `open`, by its prompt.
   bool MayThink(bool open) const { return open || begin_ >= 0; }
 
+  std::string_view Bytes(int32_t id) const { return tokenizer_.PieceBytes(id); }
+  // Tokens that only go on with a character, as the second to fourth bytes of it.
+  const std::vector<int32_t>& continuations() const { return continuations_; }
+  // The longest piece that goes on with the mark of an end, where that is text, behind `written` bytes of it.
+  // -1: none does.
+  int32_t EndPiece(size_t written) const { return written < kEndBytes ? end_pieces_[written] : -1; }
+
  private:
   friend class ThoughtGrammar;
+
+  void NoteEndPiece(int32_t id, std::string_view bytes);
 
   const Tokenizer& tokenizer_;
   ThoughtMarks marks_;
@@ -41,6 +52,9 @@ class ThoughtVocabulary {
   // lines.
   std::vector<std::pair<int32_t, std::string_view>> closing_;
   std::vector<int32_t> new_lines_;
+  static constexpr size_t kEndBytes = kEndOfThought.size();
+  std::array<int32_t, kEndBytes> end_pieces_;
+  std::vector<int32_t> continuations_;
 };
 
 class ThoughtGrammar final : public Grammar {

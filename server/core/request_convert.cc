@@ -10,6 +10,7 @@
 #include "server/answers/answer_constraint.h"
 #include "server/answers/called_tools.h"
 #include "server/answers/constraint_convert.h"
+#include "server/answers/thought_budget.h"
 #include "server/answers/thought_grammar.h"
 #include "server/core/answer_bound.h"
 #include "server/core/model_info.h"
@@ -98,7 +99,7 @@ bool GoesOnWithAnswer(const v1::Chat& chat) {
 RequestConverter::RequestConverter(const ServedModel& model, const PromptReader& prompts)
     : model_(model), prompts_(prompts), answer_syntax_(model.chat_format->answer_syntax()) {
   const ThoughtMarks marks = answer_syntax_.thoughts();
-  if (marks.any() && model.constraints != nullptr) {
+  if (marks.any()) {
     thought_vocabulary_ =
         std::make_shared<const ThoughtVocabulary>(marks, *model.tokenizer, model.config.vocab_size);
   }
@@ -187,14 +188,23 @@ RpcError RequestConverter::ScoreCandidates(const v1::ScoreCandidatesRequest& pro
 RpcError RequestConverter::ConstrainOutput(const v1::GenerateRequest& proto,
                                            const std::function<bool()>& wanted, ThoughtMarks* thoughts,
                                            ConstraintParams* constraint, Unenforced* unenforced) const {
+  const int32_t budget = proto.chat().has_thinking_token_budget() ? proto.chat().thinking_token_budget() : -1;
+  if (budget < -1) {
+    return FieldError("chat.thinking_token_budget",
+                      "is " + std::to_string(budget) + "; it must be -1, for no limit, or from 0 on");
+  }
   if (RpcError error = Constrain(proto, wanted, constraint, unenforced); !error.ok()) return error;
   if (!thoughts->any()) return {};
   const bool is_held = proto.has_constraint() || MustCallTools(proto.chat());
-  if (is_held) LetThink(proto, thoughts, constraint);
+  const bool thinks = !is_held || LetThink(proto, thoughts, constraint);
+  if (!thinks || budget < 0) return {};
+  constraint->grammar =
+      std::make_shared<ThoughtBudget>(thought_vocabulary_, *thoughts, budget, std::move(constraint->grammar));
+  constraint->goes_before_min_tokens = true;
   return {};
 }
 
-void RequestConverter::LetThink(const v1::GenerateRequest& proto, ThoughtMarks* thoughts,
+bool RequestConverter::LetThink(const v1::GenerateRequest& proto, ThoughtMarks* thoughts,
                                 ConstraintParams* constraint) const {
   const v1::Chat& chat = proto.chat();
   const bool may_begin = !AsksForNoThought(chat) && !GoesOnWithAnswer(chat);
@@ -203,10 +213,11 @@ void RequestConverter::LetThink(const v1::GenerateRequest& proto, ThoughtMarks* 
       proto.constraint().from_first_token() || !constraint->forced_prefix.empty() || lists_calls;
   if (from_first_token || !(thoughts->open || may_begin) || !thought_vocabulary_->MayThink(thoughts->open)) {
     thoughts->open = false;  // what is held to its form from here on is no thought
-    return;
+    return false;
   }
   constraint->grammar =
       std::make_shared<ThoughtGrammar>(thought_vocabulary_, std::move(constraint->grammar), thoughts->open);
+  return true;
 }
 
 RpcError RequestConverter::Constrain(const v1::GenerateRequest& proto, const std::function<bool()>& wanted,

@@ -43,8 +43,8 @@ class RequestConverter {
                            Unenforced* unenforced) const;
   RpcError Constrain(const v1::GenerateRequest& proto, const std::function<bool()>& wanted,
                      ConstraintParams* constraint, Unenforced* unenforced) const;
-  // Lets a thought come in front of what the answer is held to, where one may.
-  void LetThink(const v1::GenerateRequest& proto, ThoughtMarks* thoughts, ConstraintParams* constraint) const;
+  // Lets a thought come in front of what the answer is held to, where one may. False: none does.
+  bool LetThink(const v1::GenerateRequest& proto, ThoughtMarks* thoughts, ConstraintParams* constraint) const;
   bool EndsWithinThought(const std::vector<int32_t>& prompt) const;
   SamplingParams ConvertSampling(const v1::Sampling& proto) const;
 

@@ -368,6 +368,13 @@ class World {
   EngineClient& client() { return client_; }
   bool has_constraints() const { return constraints_ != nullptr; }
   EngineLoad load() const { return engine_.Load(); }
+  Request Converted(const v1::Chat& chat) const {
+    v1::GenerateRequest proto;
+    *proto.mutable_chat() = chat;
+    Request request;
+    EXPECT_TRUE(core_.serving()->converter.requests.Generate(proto, &request).ok());
+    return request;
+  }
 
   // The text of the prompt, or what is wrong with the chat.
   std::string Rendered(const v1::Chat& chat) {
@@ -626,6 +633,37 @@ TEST(ServedAnswers, UnderAutoTextIsFreeAndACallIsHeldToItsFormat) {
   EXPECT_EQ(calls.load().constrained_tokens, 5) << "from the call's first id on, to the end";
   World errs("v13", chat, "So.[TOOL_CALLS]g[ARGS]{}");  // it looks at no mask
   EXPECT_EQ(CallReader(errs.client(), request).ReadAll().code, StatusCode::kInternal);
+}
+
+TEST(ServedAnswers, AThoughtHasTheTokensOfItsBudget) {
+  const auto ask = [](const char* version, const char* answer, int32_t budget) {
+    v1::GenerateRequest request;
+    *request.mutable_chat() = Hi();
+    World world(version, request.chat(), answer);
+    request.mutable_chat()->set_thinking_token_budget(budget);
+    return CallReader(world.client(), request).ReadAll();  // the model looks at no mask
+  };
+  constexpr char kThinks[] = "[THINK]abc[/THINK]Hi";
+  EXPECT_TRUE(ask("v13", kThinks, 3).ok());
+  EXPECT_TRUE(ask("v13", kThinks, -1).ok());
+  EXPECT_EQ(ask("v13", kThinks, 2).code, StatusCode::kInternal) << "the fourth token is no end of a thought";
+  EXPECT_TRUE(ask("v7", "Hi", 0).ok()) << "a model that does not think";
+  const RpcError error = ask("v7", "Hi", -2);
+  EXPECT_EQ(error.code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(error.field, "chat.thinking_token_budget");
+}
+
+TEST(ServedAnswers, AChatThatMayNotCallBansTheIdThatWould) {
+  const auto banned = [](const v1::Chat& chat) {
+    const World world("v13", chat);
+    return world.Converted(chat).sampling.banned;
+  };
+  v1::Chat chat = Hi();
+  EXPECT_EQ(banned(chat).size(), 1u);
+  chat.add_tools()->set_name("f");
+  EXPECT_TRUE(banned(chat).empty());
+  chat.mutable_tool_choice()->set_mode(v1::TOOL_CHOICE_MODE_NONE);
+  EXPECT_EQ(banned(chat), std::vector<int32_t>{*(*ByteTekken("v13")).ControlId("[TOOL_CALLS]")});
 }
 
 // ---- stop texts and thoughts --------------------------------------------------------------------------

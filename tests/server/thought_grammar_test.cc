@@ -6,9 +6,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "models/chat/answer_syntax.h"
+#include "server/answers/thought_budget.h"
 #include "tests/models/tekken_test_file.h"
 #include "tests/support/fake_grammar.h"
 
@@ -46,6 +48,12 @@ class ThoughtGrammarTest : public ::testing::Test {
     grammar_ = std::make_unique<ThoughtGrammar>(vocabulary_, braces_, marks.open);
     matcher_ = grammar_->NewMatcher(start);
   }
+  void BeginBudget(const ThoughtMarks& marks, int64_t tokens, bool held = false) {
+    Begin(marks);
+    std::shared_ptr<const Grammar> answer = std::move(grammar_);
+    budget_ = std::make_unique<ThoughtBudget>(vocabulary_, marks, tokens, held ? answer : nullptr);
+    matcher_ = budget_->NewMatcher(TextStart::kOfMessage);
+  }
   bool Allows(std::string_view piece) { return AllowsId(Id(piece)); }
   bool AllowsId(int32_t id) {
     std::vector<uint32_t> mask(MaskWords(tokenizer_->vocab_size()));
@@ -72,6 +80,7 @@ class ThoughtGrammarTest : public ::testing::Test {
   std::shared_ptr<const ThoughtVocabulary> vocabulary_;
   std::shared_ptr<FakeGrammar> braces_;
   std::unique_ptr<ThoughtGrammar> grammar_;
+  std::unique_ptr<ThoughtBudget> budget_;
   std::unique_ptr<GrammarMatcher> matcher_;
 };
 
@@ -132,6 +141,64 @@ TEST_F(ThoughtGrammarTest, BehindAThoughtTheTextIsWithinTheMessage) {
   EXPECT_EQ(braces_->starts().back(), TextStart::kWithinMessage);
 }
 
+// ---- budgets --------------------------------------------------------------------------------------------
+
+TEST_F(ThoughtGrammarTest, BehindABudgetOfThoughtsOnlyTheirEndComes) {
+  BeginBudget(syntax_.thoughts(), 3);
+  EXPECT_TRUE(matcher_->IsFree());
+  EXPECT_TRUE(Take("[THINK]"));
+  EXPECT_TRUE(Take("abc"));
+  EXPECT_FALSE(matcher_->IsFree());
+  EXPECT_FALSE(Allows("d"));
+  EXPECT_FALSE(AllowsId(tokenizer_->eos_id()));
+  EXPECT_TRUE(Take("[/THINK]"));
+  EXPECT_TRUE(matcher_->IsFree());
+  EXPECT_TRUE(Take("def[")) << "an answer is not counted";
+  EXPECT_TRUE(Take("[THINK]"));
+  EXPECT_FALSE(matcher_->IsFree()) << "all thoughts of the answer have one budget";
+  EXPECT_TRUE(Allows("[/THINK]"));
+}
+
+TEST_F(ThoughtGrammarTest, WhatStaysFreeIsCountedWithoutAMask) {
+  BeginBudget(syntax_.thoughts(), 3);
+  for (const char* text : {"x", "[THINK]", "a", "b"}) EXPECT_TRUE(matcher_->StayFree(Id(text))) << text;
+  EXPECT_FALSE(matcher_->StayFree(Id("c"))) << "the end is forced behind it";
+  EXPECT_TRUE(matcher_->Accept(Id("c")));
+  EXPECT_TRUE(Take("[/THINK]"));
+}
+
+TEST_F(ThoughtGrammarTest, ABudgetOfNothingEndsAThoughtOfThePromptAtOnce) {
+  ThoughtMarks marks = syntax_.thoughts();
+  marks.open = true;
+  BeginBudget(marks, 0);
+  EXPECT_FALSE(matcher_->IsFree());
+  EXPECT_FALSE(Take("a"));
+  EXPECT_TRUE(Take("[/THINK]"));
+  EXPECT_TRUE(Take("a"));
+}
+
+TEST_F(ThoughtGrammarTest, ACharacterThatHasBegunIsCompletedFirst) {
+  BeginBudget(syntax_.thoughts(), 2);
+  EXPECT_TRUE(Take("[THINK]"));
+  EXPECT_TRUE(Take("a\xE2"));
+  EXPECT_FALSE(Allows("[/THINK]"));
+  EXPECT_FALSE(Allows("b"));
+  EXPECT_TRUE(Take("\x82\xAC"));
+  EXPECT_FALSE(Allows("\xAC"));
+  EXPECT_TRUE(Take("[/THINK]"));
+}
+
+TEST_F(ThoughtGrammarTest, ABudgetHoldsWhatIsHeldAnyway) {
+  BeginBudget(syntax_.thoughts(), 1, /*held=*/true);
+  EXPECT_FALSE(Allows("a"));
+  EXPECT_TRUE(Take("[THINK]"));
+  EXPECT_TRUE(Take("a"));
+  EXPECT_FALSE(Allows("b"));
+  EXPECT_TRUE(Take("[/THINK]"));
+  EXPECT_TRUE(Take("{}"));
+  EXPECT_TRUE(AllowsId(tokenizer_->eos_id()));
+}
+
 // ---- marks that are text --------------------------------------------------------------------------------
 
 class ThoughtTextGrammarTest : public ThoughtGrammarTest {
@@ -165,6 +232,25 @@ TEST_F(ThoughtTextGrammarTest, BlankLinesBehindAThoughtEnd) {
   while (lines < 20 && Allows("\n") && Take("\n")) ++lines;
   EXPECT_EQ(lines, 4);
   EXPECT_TRUE(Take("{}"));
+}
+
+TEST_F(ThoughtTextGrammarTest, TheMarkOfAnEndIsSpelledBehindABudget) {
+  BeginBudget({.in_text = true}, 2);
+  EXPECT_TRUE(Take("<th"));
+  EXPECT_TRUE(Take("ink>"));
+  EXPECT_TRUE(Take("ab"));
+  EXPECT_FALSE(Allows("c"));
+  EXPECT_TRUE(Take("</think>"));
+  EXPECT_TRUE(matcher_->IsFree());
+  EXPECT_TRUE(Take("<think>abcd")) << "no thought any more";
+}
+
+TEST_F(ThoughtTextGrammarTest, AMarkThatHasBegunIsCompletedAndNotBegunAgain) {
+  BeginBudget({.in_text = true, .open = true}, 2);
+  EXPECT_TRUE(Take("a<"));
+  EXPECT_FALSE(Allows("<"));
+  EXPECT_TRUE(Take("/think>"));
+  EXPECT_TRUE(matcher_->IsFree());
 }
 
 TEST_F(ThoughtGrammarTest, WithoutAPieceForTheMarkOnlyAPromptBeginsAThought) {
