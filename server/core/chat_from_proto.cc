@@ -1,5 +1,6 @@
 #include "server/core/chat_from_proto.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -78,6 +79,18 @@ int64_t BytesBetweenBlanks(const std::string& text) {
 }
 
 }  // namespace
+
+std::vector<std::string> LeftOutFields(const ChatFormat& format, const v1::Chat& proto) {
+  constexpr size_t kMost = 16;
+  std::vector<std::string> fields;
+  for (int i = 0; i < proto.messages_size() && !format.keeps_thoughts() && fields.size() < kMost; ++i) {
+    const v1::ChatMessage& message = proto.messages(i);
+    const bool thinks = std::any_of(message.parts().begin(), message.parts().end(),
+                                    [](const v1::ContentPart& part) { return part.has_thinking(); });
+    if (thinks) fields.push_back(FieldElement("chat.messages", static_cast<size_t>(i)) + ".thinking");
+  }
+  return fields;
+}
 
 int64_t LeastTextBytes(const v1::Chat& chat) {
   int64_t bytes = 0;

@@ -10,6 +10,7 @@
 #include "server/access/api_key.h"
 #include "server/base/request_id.h"
 #include "server/core/answer_bound.h"
+#include "server/core/chat_from_proto.h"
 
 namespace tramontane {
 namespace {
@@ -74,6 +75,7 @@ RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void(
   RpcError error =
       serving_->converter.requests.Generate(proto, &request, wanted, session_.found(), &unenforced_);
   if (!error.ok()) return error;
+  if (proto.has_chat()) ignored_ = LeftOutFields(*serving_->model.chat_format, proto.chat());
   session_.NotePrompt(proto, request.prompt, *request.context_policy);
   request.kv_owner = session_.kv_owner();
   parts_.text = !proto.output().has_text() || proto.output().text();
@@ -167,6 +169,7 @@ InferenceEvents ServedCall::Take() {
   InferenceEvents taken;
   if (update.started) {
     taken.events.push_back(converter.StartedToProto(*update.started, request_id_));
+    taken.events.back().mutable_started()->mutable_ignored()->Assign(ignored_.begin(), ignored_.end());
     for (std::string& part : unenforced_.Parts())
       taken.events.back().mutable_started()->add_unenforced(std::move(part));
   }

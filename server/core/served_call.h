@@ -6,7 +6,7 @@
 // Threads: Cancel from any, at any time; the rest one call at a time, from whatever thread is said.
 // Always: it counts as an open stream from Open until it is gone, and its id is taken from Admit until End.
 //
-// It has 23 members because its log line and trace, written at the end, tell of each stage that it went
+// It has 25 members because its log line and trace, written at the end, tell of each stage that it went
 // through.
 #pragma once
 
@@ -114,6 +114,7 @@ class ServedCall {
   SessionTurn session_;
   EventConverter::DeltaParts parts_;
   Unenforced unenforced_;
+  std::vector<std::string> ignored_;       // fields, as Started has them
   std::vector<AnswerSplitter> splitters_;  // [choices]
   int32_t choices_ = 1;
   int64_t received_ns_ = 0;  // this and the next on the engine's clock
