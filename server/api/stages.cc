@@ -225,7 +225,8 @@ HttpHeaders CorsHeaders(const GatewayOptions& options, const HttpRequest& reques
   const std::vector<std::string>& allowed = options.cors_origins;
   if (allowed.empty()) return {};
   HttpHeaders headers = {{"access-control-expose-headers",
-                          "x-request-id, retry-after, retry-after-ms, x-should-retry, x-tramontane-ignored"}};
+                          "x-request-id, retry-after, retry-after-ms, x-should-retry, x-tramontane-ignored, "
+                          "x-tramontane-unenforced"}};
   if (HasAny(allowed)) {
     headers.emplace_back("access-control-allow-origin", "*");
     return headers;

@@ -11,8 +11,9 @@ namespace {
 
 constexpr int32_t kMostChoices = 1 << 10;  // more than any server takes
 constexpr int64_t kMostIdleDeltas = 8;     // of a choice
-constexpr float kMostLogprob = 0.01f;      // of a probability of 1, as it is rounded
-constexpr int32_t kMostErrorCode = 16;     // of google.rpc.Code
+constexpr int64_t kMostUnenforcedBytes = 2048;
+constexpr float kMostLogprob = 0.01f;   // of a probability of 1, as it is rounded
+constexpr int32_t kMostErrorCode = 16;  // of google.rpc.Code
 
 std::string MoreThan(int64_t number, const std::string& of_what, int64_t most) {
   return std::to_string(number) + " " + of_what + ", the range is [0, " + std::to_string(most) + "]";
@@ -103,6 +104,11 @@ std::string EventCheck::FaultOfStarted(const v1::Started& started) {
   started_bytes_ += static_cast<int64_t>(started.ByteSizeLong());
   if (max_started_bytes_ > 0 && started_bytes_ > max_started_bytes_) {
     return MoreThan(started_bytes_, "bytes of Started", max_started_bytes_);
+  }
+  int64_t unenforced = 0;
+  for (const std::string& part : started.unenforced()) unenforced += static_cast<int64_t>(part.size());
+  if (unenforced > kMostUnenforcedBytes) {
+    return MoreThan(unenforced, "bytes of what is not enforced", kMostUnenforcedBytes);
   }
   if (is_first) {
     if (std::string fault = FaultOfHead(head); !fault.empty()) return fault;

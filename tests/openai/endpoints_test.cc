@@ -157,6 +157,37 @@ TEST_F(Endpoints, WhatWasIgnoredIsInAHeader) {
   EXPECT_EQ(HeaderOf(Ask(AnswerDetokenize, R"({"tokens":[1],"x":1})")->response(), kHeader), "x");
 }
 
+TEST_F(Endpoints, WhatCallsAreNotHeldToIsInAHeaderInTheRequestsWords) {
+  std::vector<std::string> parts = {"chat.tools[1].parameters.properties.x\r\n (a,b)",
+                                    "chat.tools[0].parameters (not)"};
+  client_.on_generate = [&parts](FakeInferenceCall& call) {
+    v1::GenerateResponse started = StartedEvent(1);
+    started.mutable_started()->mutable_unenforced()->Assign(parts.begin(), parts.end());
+    call.Put(std::move(started));
+    call.Put(DeltaEvent(0, "a", 1));
+    call.Put(FinishedEvent(0, v1::FINISH_REASON_STOP, 1, 1));
+    call.End();
+  };
+  const auto told = [this](Endpoint endpoint, const std::string& body) {
+    return HeaderOf(Ask(endpoint, body)->response(), "x-tramontane-unenforced");
+  };
+  const std::string chat = R"({"messages":[{"role":"user","content":"Hi"}])";
+  constexpr char kTold[] =
+      "tools[1].function.parameters.properties.x?? (a?b), tools[0].function.parameters (not)";
+  EXPECT_EQ(told(AnswerChatCompletions, chat + "}"), kTold);
+  EXPECT_EQ(told(AnswerChatCompletions, chat + R"(,"stream":true})"), kTold);
+  parts = {"chat.tools[0].parameters (not)"};
+  EXPECT_EQ(told(AnswerResponses, R"({"input":"Hi"})"), "tools[0].parameters (not)");
+  for (int i = 0; i < 30; ++i)
+    parts.push_back("chat.tools[1].parameters.properties.x" + std::to_string(i) + " (not)");
+  parts.push_back("and 5 more");
+  const std::string cut = told(AnswerChatCompletions, chat + "}");
+  EXPECT_LE(cut.size(), 1024u);
+  EXPECT_THAT(cut, testing::EndsWith("x18 (not), and 16 more"));
+  parts.clear();
+  EXPECT_EQ(told(AnswerChatCompletions, chat + "}"), "");
+}
+
 TEST_F(Endpoints, AKeyCannotWriteAHeader) {
   options_.strict_fields = false;
   const auto answer = Ask(AnswerTokenize, R"({"prompt":"Hi","a\r\nset-cookie: b":1,"é, x":1})");

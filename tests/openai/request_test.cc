@@ -226,6 +226,7 @@ TEST(Errors, PathsOfTheProtoBecomeNamesOfTheBody) {
   EXPECT_EQ(name("chat.messages[2].content"), "messages[2].content");
   EXPECT_EQ(name("chat.messages[1].tool_calls[0].arguments"), "messages[1].tool_calls[0].function.arguments");
   EXPECT_EQ(name("chat.tools[0].parameters"), "tools[0].function.parameters");
+  EXPECT_EQ(name("chat.tools[0].parameters.properties.a[1]"), "tools[0].function.parameters.properties.a[1]");
   EXPECT_EQ(name("chat.tools[0]"), "tools[0]");
   EXPECT_EQ(name("something.else"), "something.else");
   EXPECT_EQ(ChatWith(R"("max_completion_tokens":5)").names[0].NameOf("stopping.max_tokens"),

@@ -62,6 +62,7 @@ TEST(MessageParts, TheListsOfAStartedGoOnInTheNext) {
   v1::Started& started = *event.mutable_started();
   started.set_request_id("r1");
   started.set_prompt_tokens(500);
+  started.add_unenforced("chat.tools");
   for (int i = 0; i < 500; ++i) {
     AddLogprob(i, started.add_prompt_logprobs());
     started.add_prompt()->set_token_id(i);
@@ -72,6 +73,7 @@ TEST(MessageParts, TheListsOfAStartedGoOnInTheNext) {
     EXPECT_EQ(parts[i].started().more(), i + 1 < parts.size());
     EXPECT_EQ(parts[i].started().prompt_tokens(), 500);
     EXPECT_EQ(parts[i].started().request_id(), "r1");
+    EXPECT_EQ(parts[i].started().unenforced_size(), i == 0 ? 1 : 0);
   }
 }
 

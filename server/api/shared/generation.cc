@@ -16,6 +16,7 @@
 #include "server/api/shared/generation_timing.h"
 #include "server/api/shared/request_timeout.h"
 #include "server/api/shared/timing.h"
+#include "server/api/shared/unenforced_header.h"
 #include "server/watch/ttft_stages.h"
 
 namespace tramontane {
@@ -57,7 +58,8 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
         writer_(std::move(plan.writer)),
         is_stream_(plan.stream),
         room_(plan.room),
-        headers_(std::move(plan.headers)) {}
+        headers_(std::move(plan.headers)),
+        names_(std::move(plan.names)) {}
 
   // On the caller's thread.
   void Start();
@@ -98,7 +100,8 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
   const std::unique_ptr<ResponseWriter> writer_;
   const bool is_stream_;
   AnswerRoom room_;
-  HttpHeaders headers_;        // until they are out
+  HttpHeaders headers_;  // until they are out
+  const std::optional<FieldNames> names_;
   std::vector<size_t> ready_;  // calls that said so and were not taken from since
   std::optional<ApiError> failure_;
   bool lent_ = true;      // at first to the thread that makes the first calls
@@ -250,6 +253,10 @@ void Generation::TellEvents(size_t call, InferenceEvents taken, const HttpExchan
                             std::string* bytes) {
   if (!taken.events.empty() || (taken.done && taken.outcome.ok())) calls_.NoteUnderWay(call);
   std::vector<v1::GenerateResponse>& events = taken.events;
+  if (!events.empty() && events.front().has_started() && names_) {
+    const HttpHeaders told = UnenforcedHeaders(events.front().started().unenforced(), *names_);
+    headers_.insert(headers_.end(), told.begin(), told.end());
+  }
   const auto is_end = [](const v1::GenerateResponse& event) { return event.has_finished(); };
   const auto end = timing_.wanted() ? std::find_if(events.begin(), events.end(), is_end) : events.end();
   std::vector<v1::GenerateResponse> rest(std::make_move_iterator(end), std::make_move_iterator(events.end()));

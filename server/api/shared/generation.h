@@ -14,6 +14,7 @@
 #include "server/api/shared/api_error.h"
 #include "server/api/shared/call_window.h"
 #include "server/api/shared/gateway_exchange.h"
+#include "server/api/shared/generation_request.h"
 #include "server/call/inference_client.h"
 
 namespace tramontane {
@@ -62,6 +63,8 @@ struct GenerationPlan {
   AnswerRoomOptions room = {};  // for what the writer holds; beyond it the request fails
   std::unique_ptr<ResponseWriter> writer;
   HttpHeaders headers;  // of the answer, besides those that every answer has
+  std::optional<FieldNames> names =
+      {};  // by which a header says what calls are not held to; none: it does not
 };
 
 // Answers `exchange`. Nothing is sent before the first events, so that a refusal still has its HTTP status.

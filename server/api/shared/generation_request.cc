@@ -111,9 +111,12 @@ namespace {
 // In OpenAI's chats, what a tool or a call says of its function is in an object of its own.
 std::string WithFunction(std::string name) {
   if (name == "tool_choice.name") return "tool_choice.function.name";
-  if (name.find("tools[") == std::string::npos && name.find("tool_calls[") == std::string::npos) return name;
+  const size_t list = name.starts_with("tools[") ? 0 : name.find("tool_calls[");
+  const size_t entry = list != std::string::npos ? name.find(']', list) : list;
+  if (entry == std::string::npos) return name;
+  const std::string inside = name.substr(entry + 1);
   for (const std::string_view key : {".name", ".description", ".parameters", ".arguments"}) {
-    if (name.ends_with("]" + std::string(key))) name.insert(name.size() - key.size(), ".function");
+    if (LiesInField(inside, key)) return name.insert(entry + 1, ".function");
   }
   return name;
 }
