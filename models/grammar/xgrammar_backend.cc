@@ -96,9 +96,10 @@ class XGrammarMatcher final : public GrammarMatcher {
         at_start_(start == TextStart::kOfMessage) {}
 
   void FillMask(std::span<uint32_t> mask, GrammarWork& work) override {
-    std::fill(mask.begin(), mask.end(), 0);
     const Metered metered(work);
-    if (!Guarded([this] { return FillPiecesMask(); })) return;
+    const bool is_made = Guarded([this] { return FillPiecesMask(); });
+    if (!is_made || terminated_ || at_start_) std::fill(mask.begin(), mask.end(), 0);
+    if (!is_made) return;
     if (terminated_) {  // eos was ignored: only more of it may follow
       for (const int32_t eos : vocabulary_->eos_ids) SetBit(mask, eos);
       return;
