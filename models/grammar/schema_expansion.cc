@@ -13,8 +13,6 @@
 namespace tramontane {
 namespace {
 
-using Kind = JsonValue::Kind;
-
 // References make small schemas large: {"allOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/b"}]} and so on.
 constexpr int64_t kMostExpanded = 200'000;  // values of JSON in what is merged
 
@@ -42,7 +40,7 @@ StatusOr<SchemaExpansion::Alternatives> SchemaExpansion::ExpandedAsAsked(const J
                                                                          const SchemaPlace& place) {
   TM_RETURN_IF_ERROR(CheckSchema(schema, place, root_, limits_));
   JsonValue plain = AnyValue();
-  if (schema.kind == Kind::kBool) return schema.boolean ? Alternatives{plain} : Alternatives{};
+  if (schema.kind == JsonValue::Kind::kBool) return schema.boolean ? Alternatives{plain} : Alternatives{};
   expanded_ += CountValues(schema);
   if (expanded_ > kMostExpanded) {
     return TooLargeFault(place.path, kMostExpanded, " values in schemas that hold together");
@@ -92,7 +90,7 @@ StatusOr<SchemaExpansion::Alternatives> SchemaExpansion::ExpandedKeyword(const J
     TM_RETURN_IF_ERROR(add(beside, others, &result));
     return result;
   }
-  if (keyword.value.kind != Kind::kArray || keyword.value.items.empty()) {
+  if (keyword.value.kind != JsonValue::Kind::kArray || keyword.value.items.empty()) {
     return FaultAt(inside.path, "is not an array of at least one entry");
   }
   if (keyword.key == "allOf") result = beside;
@@ -117,7 +115,7 @@ StatusOr<SchemaExpansion::Alternatives> SchemaExpansion::ExpandedKeyword(const J
 }
 
 StatusOr<const JsonValue*> SchemaExpansion::TargetOf(const JsonValue& uri, const SchemaPlace& place) const {
-  if (uri.kind != Kind::kString) return FaultAt(place.path, "is not a string");
+  if (uri.kind != JsonValue::Kind::kString) return FaultAt(place.path, "is not a string");
   const JsonValue* target = ResolveReference(root_, uri.text);
   if (target == nullptr) {
     return FaultAt(place.path, "leads nowhere inside this schema: " + Excerpt(uri.text));
@@ -131,7 +129,7 @@ StatusOr<const JsonValue*> SchemaExpansion::TargetOf(const JsonValue& uri, const
 std::set<std::string_view> TypesOf(const JsonValue& schema) {
   std::set<std::string_view> types;
   if (const JsonValue* type = FindMember(schema, "type")) {
-    if (type->kind == Kind::kString) types.insert(type->text);
+    if (type->kind == JsonValue::Kind::kString) types.insert(type->text);
     for (const JsonValue& name : type->items) types.insert(name.text);
     return types;
   }
@@ -202,7 +200,7 @@ bool SchemaExpansion::ArePlainDisjoint(const JsonValue& a, const JsonValue& b) {
         }
       }
     } else if (const JsonValue* type = FindMember(schema, "type")) {
-      if (type->kind == Kind::kString) types.insert(type->text);
+      if (type->kind == JsonValue::Kind::kString) types.insert(type->text);
       for (const JsonValue& name : type->items) types.insert(name.text);
     }
     if (types.erase("integer") > 0) types.insert("number");

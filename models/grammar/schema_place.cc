@@ -11,16 +11,15 @@
 namespace tramontane {
 namespace {
 
-using Kind = JsonValue::Kind;
-
 constexpr std::string_view kTooLarge = "comes, with what stands in front of it, to more than ";
 
 bool NamesType(const JsonValue& name) {
-  return name.kind == Kind::kString && std::find(kTypes.begin(), kTypes.end(), name.text) != kTypes.end();
+  return name.kind == JsonValue::Kind::kString &&
+         std::find(kTypes.begin(), kTypes.end(), name.text) != kTypes.end();
 }
 
 std::vector<JsonValue> NamesOfTypes(const JsonValue& type) {
-  return type.kind == Kind::kArray ? type.items : std::vector<JsonValue>{type};
+  return type.kind == JsonValue::Kind::kArray ? type.items : std::vector<JsonValue>{type};
 }
 
 std::string ReasonOf(const Status& fault, const SchemaPlace& place, const JsonValue& schema,
@@ -31,8 +30,8 @@ std::string ReasonOf(const Status& fault, const SchemaPlace& place, const JsonVa
     return keyword.substr(0, keyword.find_first_of(".["));
   }
   if (place.depth > limits.max_depth) return "depth";
-  if (schema.kind == Kind::kBool) return "false";
-  if (schema.kind != Kind::kObject) return "not a schema";
+  if (schema.kind == JsonValue::Kind::kBool) return "false";
+  if (schema.kind != JsonValue::Kind::kObject) return "not a schema";
   return fault.sentence().find(kTooLarge) != std::string::npos ? "size" : "no value";
 }
 
@@ -54,8 +53,8 @@ Status CheckSchema(const JsonValue& schema, const SchemaPlace& place, const Json
     return FaultAt(place.path,
                    "lies more than " + std::to_string(limits.max_depth) + " schemas inside each other");
   }
-  if (schema.kind == Kind::kBool) return {};
-  if (schema.kind != Kind::kObject) {
+  if (schema.kind == JsonValue::Kind::kBool) return {};
+  if (schema.kind != JsonValue::Kind::kObject) {
     return FaultAt(place.path, "is not a schema (an object or a boolean)");
   }
   for (const JsonMember& member : schema.members) {
@@ -63,9 +62,9 @@ Status CheckSchema(const JsonValue& schema, const SchemaPlace& place, const Json
     if (member.key.starts_with("x-")) continue;
     const Keyword* keyword = FindKeyword(member.key);
     if (keyword == nullptr) return FaultAt(path, "is no keyword that is known here");
-    const bool says_nothing =
-        (member.key == "uniqueItems" && member.value.kind == Kind::kBool && !member.value.boolean) ||
-        (member.key == "$id" && &schema == &root);
+    const bool says_nothing = (member.key == "uniqueItems" && member.value.kind == JsonValue::Kind::kBool &&
+                               !member.value.boolean) ||
+                              (member.key == "$id" && &schema == &root);
     if (keyword->group == KeywordGroup::kRefused && !says_nothing) {
       return FaultAt(path, "is not supported");
     }
@@ -99,7 +98,7 @@ JsonValue TypeAlone(const JsonValue& schema) {
 
 JsonValue AnyValue() {
   JsonValue schema;
-  schema.kind = Kind::kObject;
+  schema.kind = JsonValue::Kind::kObject;
   return schema;
 }
 
