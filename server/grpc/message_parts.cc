@@ -42,6 +42,7 @@ std::vector<v1::GenerateResponse> PartsOfStarted(v1::Started started, size_t mos
   empty.mutable_started()->clear_prompt_logprobs();
   empty.mutable_started()->clear_prompt();
   empty.mutable_started()->clear_unenforced();
+  empty.mutable_started()->clear_ignored();
   Parts parts(std::move(empty), most_bytes);
   for (v1::TokenLogprob& entry : *started.mutable_prompt_logprobs()) {
     *parts.RoomFor(entry.ByteSizeLong() + kHeadBytes).mutable_started()->add_prompt_logprobs() =
@@ -51,7 +52,9 @@ std::vector<v1::GenerateResponse> PartsOfStarted(v1::Started started, size_t mos
     *parts.RoomFor(entry.ByteSizeLong() + kHeadBytes).mutable_started()->add_prompt() = std::move(entry);
   }
   std::vector<v1::GenerateResponse> taken = parts.Take();
-  *taken[0].mutable_started()->mutable_unenforced() = std::move(*started.mutable_unenforced());  // 1 KiB
+  v1::Started& first = *taken[0].mutable_started();
+  *first.mutable_unenforced() = std::move(*started.mutable_unenforced());  // 1 KiB
+  *first.mutable_ignored() = std::move(*started.mutable_ignored());        // 16 names
   for (size_t i = 0; i + 1 < taken.size(); ++i) taken[i].mutable_started()->set_more(true);
   return taken;
 }

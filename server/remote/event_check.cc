@@ -11,7 +11,7 @@ namespace {
 
 constexpr int32_t kMostChoices = 1 << 10;  // more than any server takes
 constexpr int64_t kMostIdleDeltas = 8;     // of a choice
-constexpr int64_t kMostUnenforcedBytes = 2048;
+constexpr int64_t kMostToldBytes = 4096;
 constexpr float kMostLogprob = 0.01f;   // of a probability of 1, as it is rounded
 constexpr int32_t kMostErrorCode = 16;  // of google.rpc.Code
 
@@ -105,10 +105,12 @@ std::string EventCheck::FaultOfStarted(const v1::Started& started) {
   if (max_started_bytes_ > 0 && started_bytes_ > max_started_bytes_) {
     return MoreThan(started_bytes_, "bytes of Started", max_started_bytes_);
   }
-  int64_t unenforced = 0;
-  for (const std::string& part : started.unenforced()) unenforced += static_cast<int64_t>(part.size());
-  if (unenforced > kMostUnenforcedBytes) {
-    return MoreThan(unenforced, "bytes of what is not enforced", kMostUnenforcedBytes);
+  int64_t told = 0;
+  for (const auto* list : {&started.unenforced(), &started.ignored()}) {
+    for (const std::string& part : *list) told += static_cast<int64_t>(part.size());
+  }
+  if (told > kMostToldBytes) {
+    return MoreThan(told, "bytes of what is not enforced or ignored", kMostToldBytes);
   }
   if (is_first) {
     if (std::string fault = FaultOfHead(head); !fault.empty()) return fault;

@@ -188,6 +188,27 @@ TEST_F(Endpoints, WhatCallsAreNotHeldToIsInAHeaderInTheRequestsWords) {
   EXPECT_EQ(told(AnswerChatCompletions, chat + "}"), "");
 }
 
+TEST_F(Endpoints, ThoughtsThatTheFormatLeavesOutAreAmongWhatWasIgnored) {
+  client_.on_generate = [](FakeInferenceCall& call) {
+    v1::GenerateResponse started = StartedEvent(1);
+    for (const char* field : {"chat.messages[1].thinking", "chat.messages[2].thinking"})
+      started.mutable_started()->add_ignored(field);
+    call.Put(std::move(started));
+    call.Put(DeltaEvent(0, "a", 1));
+    call.Put(FinishedEvent(0, v1::FINISH_REASON_STOP, 1, 1));
+    call.End();
+  };
+  const std::string chat = R"({"messages":[{"role":"user","content":"Hi"},
+      {"role":"assistant","content":"a","reasoning":"t"},
+      {"role":"assistant","content":"a","reasoning_content":"t"},{"role":"user","content":"b"}])";
+  const auto told = [&](const std::string& more) {
+    return HeaderOf(Ask(AnswerChatCompletions, chat + more + "}")->response(), "x-tramontane-ignored");
+  };
+  EXPECT_EQ(told(""), "messages[1].reasoning, messages[2].reasoning_content");
+  EXPECT_EQ(told(R"(,"user":"u","stream":true)"),
+            "user, messages[1].reasoning, messages[2].reasoning_content");
+}
+
 TEST_F(Endpoints, AKeyCannotWriteAHeader) {
   options_.strict_fields = false;
   const auto answer = Ask(AnswerTokenize, R"({"prompt":"Hi","a\r\nset-cookie: b":1,"é, x":1})");

@@ -147,7 +147,7 @@ TEST(EventCheck, NothingTakesMoreThanItsRoom) {
       started([&](auto* s) { s->set_prompt_tokens(huge); }),
       started([](auto* s) { s->set_cached_tokens(-1); }),
       started([](auto* s) { s->set_cached_tokens(3); }),
-      started([](auto* s) { s->add_unenforced(std::string(3000, 'u')); }),
+      started([](auto* s) { s->add_unenforced(std::string(5000, 'u')); }),
       started([](auto* s) { s->add_prompt(); }),
       started([](auto* s) { s->clear_prompt(); }),
       started([](auto* s) { s->mutable_prompt(0)->set_token_id(-1); }),

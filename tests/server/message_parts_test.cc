@@ -63,6 +63,7 @@ TEST(MessageParts, TheListsOfAStartedGoOnInTheNext) {
   started.set_request_id("r1");
   started.set_prompt_tokens(500);
   started.add_unenforced("chat.tools");
+  started.add_ignored("chat.messages[1].thinking");
   for (int i = 0; i < 500; ++i) {
     AddLogprob(i, started.add_prompt_logprobs());
     started.add_prompt()->set_token_id(i);
@@ -74,6 +75,7 @@ TEST(MessageParts, TheListsOfAStartedGoOnInTheNext) {
     EXPECT_EQ(parts[i].started().prompt_tokens(), 500);
     EXPECT_EQ(parts[i].started().request_id(), "r1");
     EXPECT_EQ(parts[i].started().unenforced_size(), i == 0 ? 1 : 0);
+    EXPECT_EQ(parts[i].started().ignored_size(), i == 0 ? 1 : 0);
   }
 }
 

@@ -5,27 +5,18 @@
 #include <utility>
 
 #include "server/api/shared/gateway_context.h"
+#include "server/api/shared/started_headers.h"
 #include "server/api/shared/timing.h"
 #include "server/base/peer_address.h"
 
 namespace tramontane {
 namespace {
 
-constexpr char kIgnoredHeader[] = "x-tramontane-ignored";
-
-// A key is whatever a client sent; a header is not.
-std::string HeaderText(const std::string& key) {
-  std::string text = key;
-  for (char& c : text) {
-    if (c <= ' ' || c > '~' || c == ',') c = '?';
-  }
-  return text;
-}
-
 // What a body has that changes nothing: "user, metadata".
 HttpHeaders IgnoredHeaders(const std::vector<std::string>& keys) {
   std::string names;
-  for (const std::string& key : keys) names += (names.empty() ? "" : ", ") + HeaderText(key);
+  for (const std::string& key : keys)
+    names += (names.empty() ? "" : ", ") + HeaderText(key, /*blanks=*/false);
   if (names.empty()) return {};
   return {{kIgnoredHeader, std::move(names)}};
 }

@@ -15,8 +15,8 @@
 #include "server/api/shared/call_window.h"
 #include "server/api/shared/generation_timing.h"
 #include "server/api/shared/request_timeout.h"
+#include "server/api/shared/started_headers.h"
 #include "server/api/shared/timing.h"
-#include "server/api/shared/unenforced_header.h"
 #include "server/watch/ttft_stages.h"
 
 namespace tramontane {
@@ -254,8 +254,7 @@ void Generation::TellEvents(size_t call, InferenceEvents taken, const HttpExchan
   if (!taken.events.empty() || (taken.done && taken.outcome.ok())) calls_.NoteUnderWay(call);
   std::vector<v1::GenerateResponse>& events = taken.events;
   if (!events.empty() && events.front().has_started() && names_) {
-    const HttpHeaders told = UnenforcedHeaders(events.front().started().unenforced(), *names_);
-    headers_.insert(headers_.end(), told.begin(), told.end());
+    AddStartedHeaders(events.front().started(), *names_, &headers_);
   }
   const auto is_end = [](const v1::GenerateResponse& event) { return event.has_finished(); };
   const auto end = timing_.wanted() ? std::find_if(events.begin(), events.end(), is_end) : events.end();

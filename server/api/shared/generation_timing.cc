@@ -9,8 +9,8 @@ void GenerationTiming::NoteTold(size_t call, int64_t now_ns) {
   told_ns_ = now_ns;
 }
 
-// The middle is the call's to know: what it was in the engine. What a dialect has kept back (the begin of a call of a
-// tool) was held as well.
+// The middle is the call's to know: what it was in the engine. What a dialect has kept back (the begin of a
+// call of a tool) was held as well.
 bool GenerationTiming::NoteEnd(size_t call, const v1::Timings& told, const HttpRequest& request) {
   if (first_call_.value_or(call) != call) return false;
   timings_.Clear();
