@@ -163,7 +163,7 @@ StepOutcome Engine::Step() {
   StepPlan plan = Plan();
   const bool waits_for_disk = copies && kv_transfers_.waits_for_disk();
   const bool worked = (copies && !waits_for_disk) || plan.lane != Lane::kIdle || !in_flight_.empty() ||
-                      !inbox_.empty() || life_.has_more_to_reap();
+                      !inbox_.empty() || life_.has_more_to_reap() || scheduler_.has_put_off();
   if (!worked && (waits_for_disk || life_.waits_for_masks() || scheduler_.awaits_pages())) {
     wake_.Wait(kLookAgainNs);  // who was cancelled, or is out of time
     Publish();
@@ -243,7 +243,7 @@ StepPlan Engine::Plan() {
   life_.NotePlan(plan, scheduler_.preemptions() != preemptions);
   const size_t alive = life_.alive();
   TM_CHECK(plan.lane != Lane::kIdle || alive == 0 || !in_flight_.empty() || life_.waits_for_masks() ||
-               scheduler_.awaits_pages(),
+               scheduler_.awaits_pages() || scheduler_.has_put_off(),
            "%zu requests are alive and none can run", alive);
   return plan;
 }

@@ -7,6 +7,12 @@
 #include "kernels/core/check.h"
 
 namespace tramontane {
+namespace {
+
+// A page that is brought in, which may evict another one, takes as long as so many that are there.
+constexpr int64_t kWalkedToBringIn = 4;
+
+}  // namespace
 
 KnownPages::KnownPages(const KvLayout& layout, int64_t pages, PrefixTree& tree, KvTier* tier)
     : groups_(layout.groups),
@@ -42,6 +48,7 @@ bool KnownPages::HasRoomFor(const std::vector<Wanted>& wanted) const {
 }
 
 void KnownPages::Lease(const std::vector<Wanted>& wanted, bool is_preferred) {
+  walked_ += std::ssize(wanted);
   for (const Wanted& each : wanted) {
     const PageId page = this->page(each.node, each.group);
     if (page == kNoPage) {
@@ -121,6 +128,13 @@ void KnownPages::RequeueUseful(Node node) {
   }
 }
 
+void KnownPages::Renew(Node node, size_t group) {
+  const PageId page = this->page(node, group);
+  if (page == kNoPage) return tier_->Touch(image(node, group));
+  Prefer(page, true);
+  if (pool_.references(page) == 0) pool_.CacheAnew(page, RankOf(page, EvictionRank::kOthers));
+}
+
 void KnownPages::EndHold(PageId page) {
   const bool is_useless = IsUseless(page);
   const bool is_cached = pool_.references(page) == 0;
@@ -162,6 +176,7 @@ bool KnownPages::IsComing(Node node, size_t group) const {
 bool KnownPages::Fetch(Node node, size_t group) {
   const KvTier::Image image = this->image(node, group);
   if (image == KvTier::kNone || tier_->place(image) != KvTier::Place::kOnDisk) return true;
+  ++walked_;
   const bool is_read = tier_->Read(image, &lost_);
   ForgetLost();
   return is_read;
@@ -206,6 +221,7 @@ bool KnownPages::Spill(PageId page) {
 
 // A page with what the node's image holds, leased, without a name. REQUIRES: Use was called for the image.
 PageId KnownPages::BringIn(Node node, size_t group) {
+  walked_ += kWalkedToBringIn - 1;
   const PageId page = Take(group);
   moves_.push_back({.way = PageMove::Way::kIn, .page = page, .image = tier_->bytes(image(node, group))});
   return page;

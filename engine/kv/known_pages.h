@@ -61,6 +61,9 @@ class KnownPages {
   // Those that are there first, so that none of them makes room for one that is brought in. REQUIRES: all
   // are known, from kHost.
   void Lease(const std::vector<Wanted>& wanted, bool is_preferred);
+  // Pages that were leased by that, and images that were asked for, so far. What is brought in counts as
+  // often as it takes longer.
+  int64_t walked() const { return walked_; }
 
   // ---- names ------------------------------------------------------------------------------------
   // REQUIRES: the node has no page in the page's group, and the page no name, and a lease.
@@ -77,6 +80,8 @@ class KnownPages {
   }
   // A cached page goes as if it were let go now.
   void Requeue(PageId page, EvictionRank rank) { pool_.CacheAnew(page, rank); }
+  // The same for what there is of a block, which is preferred now.
+  void Renew(Node node, size_t group);
   // The same, where a text that was held is no more.
   void EndHold(PageId page);
   // Cached pages of the block that were useless and are no more, since others have come.
@@ -141,6 +146,7 @@ class KnownPages {
   std::vector<PageMove> moves_;     // of the current batch
   std::vector<KvTier::Name> lost_;  // scratch: images that are gone, and have their columns still
   double page_ns_ = 0;
+  int64_t walked_ = 0;
   std::vector<int32_t> promised_;  // [nodes, groups]
   int64_t promises_ = 0;
   bool has_broken_promise_ = false;

@@ -16,6 +16,8 @@ constexpr int64_t kBlocksPerPage = 2;
 constexpr int64_t kBlocksPerImage = 4;
 // Names of live texts beyond these are not set aside: some 100 MB.
 constexpr int64_t kMostLiveBlocks = 1 << 20;
+// To look for a block takes as long as to share so many pages with a fork.
+constexpr int64_t kForkedAsOne = 32;
 
 uint64_t NextLeaseId() {
   static std::atomic<uint64_t> last{0};  // stores may be on several threads, each with an engine
@@ -226,6 +228,7 @@ Lease KvStore::Fork(const Lease& lease, int64_t end) {
              static_cast<long long>(table.kv_base), static_cast<long long>(end));
     PageTable& shared = fork.tables[group];
     shared.pages.resize(static_cast<size_t>(pages));
+    looked_blocks_ += pages / kForkedAsOne;
     for (const PageId page : shared.pages) pages_.Share(page);
     for (const PageId page : shared.sinks) pages_.Share(page);
   }

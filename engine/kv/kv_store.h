@@ -81,6 +81,7 @@ class KvStore {
   int64_t KnownPrefix(const Lease& lease, const PrefixQuery& query);
   // Writes Lease::expected: that, or `at_least`, where it is more; and whether more is on its way from the
   // tier, which the disk is asked for, or is not, or as it was.
+  // What it waited for last it looks for first: as long as that is on its way nothing else changes.
   enum class Beyond { kFetch, kLook, kAsItWas };
   void Expect(Lease& lease, const PrefixQuery& query, Beyond beyond, int64_t at_least = 0);
 
@@ -92,6 +93,9 @@ class KvStore {
   }
   // Blocks that were hashed on this thread so far, marks apart.
   int64_t hashed_blocks() const { return names_.hashed_blocks(); }
+  // Blocks of texts that were looked up, and pages that were leased again, so far: what it costs to find
+  // texts.
+  int64_t walked_blocks() const { return names_.walked() + pages_.walked() + looked_blocks_; }
   // Leases whose need of pages was worked out so far (PagesToReach): what admission costs.
   int64_t sized_leases() const { return sized_leases_; }
 
@@ -180,6 +184,9 @@ class KvStore {
                  std::vector<TakenPage>* taken) {
     return held_.Plant(owner, above, block, group, known == Known::kByLease, taken);
   }
+  // Cached pages of the longest known prefix go as if a sequence that prefers the cache had let go of them
+  // now, the end first; returns its length. `lease`: by whose policy.
+  int64_t Renew(const Lease& lease, const PrefixQuery& query);
   bool FinishIdle(const KvOwner& owner, const Lease& above, TokenView tokens) {
     return held_.Finish(owner, above, tokens);
   }
@@ -230,8 +237,9 @@ class KvStore {
   Node FindSalt(std::string_view salt) { return finds_ ? names_.FindSalt(salt) : PrefixTree::kNone; }
   int64_t FindHit(Node salt, const Lease& lease, const PrefixQuery& query, From from);
   WantedPages PagesOfHit(Lease& lease, int64_t hit) const;
-  bool Fetch(const Lease& lease, const PrefixQuery& query);
-  bool IsComing(const Lease& lease, const PrefixQuery& query);
+  bool Fetch(Lease& lease, const PrefixQuery& query);
+  bool IsComing(Lease& lease, const PrefixQuery& query);
+  bool NoteComing(Node node, size_t group, Lease& lease) const;
   int64_t HitThatCanCome(Node salt, const Lease& lease, PrefixQuery query);
 
   const KvLayout layout_;
@@ -241,6 +249,7 @@ class KvStore {
   HeldTexts held_;
   std::vector<Node> path_;      // scratch of Acquire
   std::vector<PageId> copied_;  // idle pages that the plan copies, leased until EndPlan
+  int64_t looked_blocks_ = 0;   // for what is on its way
   mutable int64_t sized_leases_ = 0;
 };
 

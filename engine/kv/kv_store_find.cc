@@ -9,9 +9,16 @@
 
 namespace tramontane {
 
+namespace {
+
+// At least one token is computed.
+int64_t MostTokens(const PrefixQuery& query) { return std::min(query.tokens.size() - 1, query.most_tokens); }
+
+}  // namespace
+
 // Leaves the blocks below `salt` in path_.
 int64_t KvStore::FindHit(Node salt, const Lease& lease, const PrefixQuery& query, From from) {
-  names_.FindPath(salt, lease, query, std::min(query.tokens.size() - 1, query.most_tokens), &path_);
+  names_.FindPath(salt, lease, query, MostTokens(query), &path_);
   return LongestPrefixHit(
       paging().BeginOf(std::ssize(path_)) + 1, paging(), PrefixGroupsOf(layout_, lease.policy),
       [&](size_t group, int64_t index) {
@@ -47,6 +54,16 @@ int64_t KvStore::KnownPrefix(const Lease& lease, const PrefixQuery& query) {
 }
 
 void KvStore::Expect(Lease& lease, const PrefixQuery& query, Beyond beyond, int64_t at_least) {
+  const AwaitedPage& awaited = lease.awaited;
+  if (beyond == Beyond::kLook && awaited.node != PrefixTree::kNone &&
+      names_.tree().life(awaited.node) == awaited.life && pages_.IsComing(awaited.node, awaited.group))
+    return;
+  if (const Node salt = FindSalt(query.salt()); salt == PrefixTree::kNone || lease.is_set_aside()) {
+    lease.found = {};
+  } else {
+    names_.FindPath(salt, lease, query, MostTokens(query), &path_);
+    names_.Note(path_, &lease.found);
+  }
   ExpectedHit& expected = lease.expected;
   if (beyond == Beyond::kFetch) expected.is_coming = Fetch(lease, query);
   if (beyond == Beyond::kLook) expected.is_coming = IsComing(lease, query);
@@ -89,8 +106,9 @@ int64_t KvStore::Acquire(Lease& lease, const PrefixQuery& query) {
 // ---- the tier -----------------------------------------------------------------------------------
 
 // Asks the disk for what Acquire could then bring back. Whether something is on its way.
-bool KvStore::Fetch(const Lease& lease, const PrefixQuery& query) {
+bool KvStore::Fetch(Lease& lease, const PrefixQuery& query) {
   if (!has_tier()) return false;
+  lease.awaited = {};
   bool is_coming = false;
   const auto fetch = [&](Node node, size_t group) {
     const KvTier::Image image = pages_.image(node, group);
@@ -98,7 +116,7 @@ bool KvStore::Fetch(const Lease& lease, const PrefixQuery& query) {
     const bool is_on_disk = tier()->place(image) == KvTier::Place::kOnDisk;
     if (!is_on_disk) pages_.tier()->Touch(image);
     const bool waits_for_room = is_on_disk && !pages_.Fetch(node, group) && lease.is_set_aside();
-    is_coming = is_coming || waits_for_room || tier()->place(image) == KvTier::Place::kComing;
+    is_coming = NoteComing(node, group, lease) || waits_for_room || is_coming;
   };
   if (lease.is_set_aside()) {
     if (held_.CanReturn(*lease.returns_to)) lease.returns_to->ForEachPage(fetch);
@@ -118,9 +136,12 @@ bool KvStore::Fetch(const Lease& lease, const PrefixQuery& query) {
 }
 
 // Whether something of the prefix is on its way still; nothing is asked for.
-bool KvStore::IsComing(const Lease& lease, const PrefixQuery& query) {
+bool KvStore::IsComing(Lease& lease, const PrefixQuery& query) {
   bool is_coming = false;
-  const auto look = [&](Node node, size_t group) { is_coming = is_coming || pages_.IsComing(node, group); };
+  const auto look = [&](Node node, size_t group) {
+    ++looked_blocks_;
+    is_coming = NoteComing(node, group, lease) || is_coming;
+  };
   if (lease.is_set_aside()) {
     lease.returns_to->ForEachPage(look);
     return is_coming;
@@ -133,6 +154,12 @@ bool KvStore::IsComing(const Lease& lease, const PrefixQuery& query) {
     }
   }
   return is_coming;
+}
+
+bool KvStore::NoteComing(Node node, size_t group, Lease& lease) const {
+  if (!pages_.IsComing(node, group)) return false;
+  lease.awaited = {.node = node, .life = names_.tree().life(node), .group = group};
+  return true;
 }
 
 // The longest hit, of those tried, whose images have room on the host; that of the host alone, where reading
@@ -213,6 +240,19 @@ bool KvStore::Plant(Lease& above, std::span<const int32_t> block, const PrefixHa
   for (size_t i = first; i < taken->size(); ++i) pages_.Drop((*taken)[i].page, EvictionRank::kOthers);
   pages_.RequeueUseful(above.tip);
   return true;
+}
+
+int64_t KvStore::Renew(const Lease& lease, const PrefixQuery& query) {
+  const Node salt = FindSalt(query.salt());
+  const int64_t hit = salt == PrefixTree::kNone ? 0 : FindHit(salt, lease, query, From::kHost);
+  for (int64_t block = paging().PageOf(hit); block-- > 0;) {
+    for (size_t group = 0; group < layout_.groups.size(); ++group) {
+      const int64_t first_seen = FirstSeen(lease, layout_, group, hit);
+      if (block < SinkPages(lease, layout_, group) || paging().BeginOf(block + 1) > first_seen)
+        pages_.Renew(path_[static_cast<size_t>(block)], group);
+    }
+  }
+  return hit;
 }
 
 bool KvStore::BeginIdle(const std::shared_ptr<const KvOwner>& owner, const ContextPolicy& policy,

@@ -74,6 +74,20 @@ struct ExpectedHit {
   bool is_coming = false;         // some of it is on its way from the tier
 };
 
+// The names of a text's first blocks, as they were found. What is known of them is looked up no more while
+// the last one lives.
+struct FoundNames {
+  std::vector<PrefixTree::Node> blocks;
+  uint32_t life = 0;  // of the last (PrefixTree::life)
+};
+
+// A page that is on its way from the tier: of those that a lease waits for the one asked for last.
+struct AwaitedPage {
+  PrefixTree::Node node = PrefixTree::kNone;
+  uint32_t life = 0;
+  size_t group = 0;
+};
+
 // The pages of one sequence. Filled and emptied by the store alone; read by whoever packs a step.
 struct Lease {
   // Another one after each Release and Fork, of no other lease in this process: who has a copy of the tables
@@ -99,6 +113,10 @@ struct Lease {
   int64_t known_tokens = 0;  // of whose tokens so many were known, with their pages or not,
   int64_t asked_tokens = 0;  // of so many
   ExpectedHit expected;
+  // Of the tokens that it was asked for when the store looked last (Expect); its text stays the same as long
+  // as they are there.
+  FoundNames found;
+  AwaitedPage awaited;
   // It has no page: Acquire gives it those that its sequence had when it was set aside.
   std::shared_ptr<HeldText> returns_to = nullptr;
 

@@ -9,6 +9,12 @@ namespace {
 // Of the blocks that the tree can hold one in so many may be behind leases that name theirs by a policy.
 constexpr int64_t kBlocksUnderPolicies = 4;
 
+// To look for a block takes as long as to go over so many that were found.
+constexpr int64_t kFoundAsOne = 8;
+
+// So many blocks ahead of the one that is looked for the tree is told of them: a long text lies in no cache.
+constexpr int64_t kPrefetched = 16;
+
 }  // namespace
 
 // ---- marks --------------------------------------------------------------------------------------
@@ -71,9 +77,14 @@ TextNames::Node TextNames::TakeInBelowMark(Node mark, int64_t block) {
 void TextNames::FindPath(Node salt, const Lease& lease, const PrefixQuery& query, int64_t most,
                          std::vector<Node>* path) {
   const int64_t plain_end = PlainBlocksEnd(lease.policy, layout_);
-  path->clear();
-  Node node = salt;
-  for (int64_t index = 0; index < paging_.PageOf(most); ++index) {
+  const std::vector<Node>& found = lease.found.blocks;
+  const bool is_there = !found.empty() && tree_.life(found.back()) == lease.found.life;
+  const int64_t blocks = std::max<int64_t>(0, paging_.PageOf(most));
+  const int64_t known = is_there ? std::min(blocks, std::ssize(found)) : 0;
+  path->assign(found.begin(), found.begin() + known);
+  walked_ += known / kFoundAsOne;
+  Node node = known == 0 ? salt : path->back();
+  for (int64_t index = known; index < blocks; ++index) {
     const int64_t begin = paging_.BeginOf(index);
     if (begin == plain_end) {
       PolicyMark(lease.policy, paging_, &mark_);
@@ -83,10 +94,18 @@ void TextNames::FindPath(Node salt, const Lease& lease, const PrefixQuery& query
     const std::span<const int32_t> ids = query.tokens.Piece(begin, paging_.tokens(), &block_);
     const bool is_hashed = query.path != nullptr && index < query.path->blocks();
     if (!is_hashed) ++hashed_blocks_;
+    if (query.path != nullptr && index + kPrefetched < query.path->blocks())
+      tree_.Prefetch(query.path->at(index + kPrefetched / 2), query.path->at(index + kPrefetched));
+    ++walked_;
     node = tree_.Find(node, is_hashed ? query.path->at(index) : tree_.HashBelow(node, ids), ids);
     if (node == PrefixTree::kNone) break;
     path->push_back(node);
   }
+}
+
+void TextNames::Note(const std::vector<Node>& path, FoundNames* found) const {
+  found->blocks = path;
+  found->life = path.empty() ? 0 : tree_.life(path.back());
 }
 
 // ---- of leases ----------------------------------------------------------------------------------

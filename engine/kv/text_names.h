@@ -58,12 +58,17 @@ class TextNames {
   const PrefixTree& tree() const { return tree_; }
   // Blocks that were hashed here so far, marks apart.
   int64_t hashed_blocks() const { return hashed_blocks_; }
+  // Those that were looked for by their hashes; of what a lease had found some count as one.
+  int64_t walked() const { return walked_; }
 
   // ---- finding, and taking in: kNone: not known, or there is no room ------------------------------
   Node FindSalt(std::string_view salt);
-  // The known blocks below `salt`, of at most so many tokens. `lease`: by whose policy.
+  // The known blocks below `salt`, of at most so many tokens. `lease`: by whose policy, and what was found
+  // for it before.
   void FindPath(Node salt, const Lease& lease, const PrefixQuery& query, int64_t most,
                 std::vector<Node>* path);
+  // What was found, for a lease that asks for this text again.
+  void Note(const std::vector<Node>& path, FoundNames* found) const;
   // What is pinned stays so.
   Node PinSalt(std::string_view salt);
   // Of a name that nothing else has.
@@ -99,6 +104,7 @@ class TextNames {
   // Of live leases, behind what is named without their policies; one that is shared counts for each.
   int64_t blocks_under_policies_ = 0;
   int64_t hashed_blocks_ = 0;
+  int64_t walked_ = 0;
   int64_t new_marks_ = 0;       // so far
   std::vector<int32_t> mark_;   // scratch
   std::vector<int32_t> block_;  // scratch: one that lies in two pieces

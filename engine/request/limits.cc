@@ -25,9 +25,9 @@ const char* WhenBothLanesCouldGo(LanePolicy policy) {
   return kWords[static_cast<size_t>(policy)];
 }
 
-// Of a text that is looked up whole, where it is longer than what a step looks up of several.
-int64_t FoundNs(const EngineLimits& limits) {
-  return std::max(kTokensFound.most, limits.context) * kTokensFound.ns;
+// A text is walked whole, behind others of not quite as much as a step walks.
+int64_t WalkedNs(const EngineLimits& limits) {
+  return (kBlocksWalked.most + PagesFor(limits.context, limits.page_size)) * kBlocksWalked.ns;
 }
 
 int64_t PromptRowsNs(const EngineLimits& limits) {
@@ -43,7 +43,7 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
       {"max_queued_bytes", limits.max_queued_bytes, 1, int64_t{1} << 40,
        "a request that waits beside so much is refused, RESOURCE_EXHAUSTED"},
       {"context", limits.context, 1, kMaxContext, "a longer prompt is refused; output ends with `length`",
-       limits.prefix_cache ? FoundNs(limits) : 0},
+       limits.prefix_cache ? WalkedNs(limits) : 0},
       {"max_choices", limits.max_choices, 1, 1 << 10, "a larger n is refused, INVALID_ARGUMENT"},
       {"max_stop_strings", limits.max_stop_strings, 0, 1 << 10, "more are refused, INVALID_ARGUMENT"},
       {"max_stop_bytes", limits.max_stop_bytes, 1, 1 << 16,
@@ -61,7 +61,7 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
        "of the evicted pages kept there that used longest ago goes to the disk, or away (0: none is kept)"},
       {"disk_kv_bytes", limits.disk_kv_bytes, 0, int64_t{1} << 50,
        "of the evicted pages kept there that used longest ago goes (0: none is kept)",
-       limits.disk_kv_bytes > 0 ? FoundNs(limits) : 0},
+       limits.disk_kv_bytes > 0 ? WalkedNs(limits) : 0},
       {"steps_in_flight", limits.steps_in_flight, 1, kMaxStepsInFlight,
        "the next plan waits for the oldest step"},
       {"max_step_tokens", limits.max_step_tokens, 1, 1 << 20, "the rest of a prompt waits for the next step",

@@ -13,14 +13,15 @@ struct StepPart {
   constexpr int64_t us() const { return most * ns / 1000; }
 };
 
-inline constexpr StepPart kChoicesBegun = {.most = 128, .ns = 1'600};
+inline constexpr StepPart kChoicesBegun = {.most = 128, .ns = 1'600};    // branches among them
 inline constexpr StepPart kWaitingEnded = {.most = 128, .ns = 4'000};    // cancelled, or out of time
 inline constexpr StepPart kCancelsLookedUp = {.most = 1024, .ns = 100};  // of streams that wait or not
 inline constexpr StepPart kPagesLetGo = {.most = 8192, .ns = 50};        // by texts that end
 inline constexpr StepPart kPagesCopied = {.most = 256,
                                           .ns = 2'100};  // of sessions that are saved or restored
-// Of prompts that are made ready, or begin behind what the cache knows, which is looked up block by block.
-inline constexpr StepPart kTokensFound = {.most = 1 << 15, .ns = 25};
+// Of texts that are made ready, or begin behind what the cache knows: blocks that are looked up, pages that
+// are leased again. A step begins what was put off before it looks up more.
+inline constexpr StepPart kBlocksWalked = {.most = 2048, .ns = 70};
 // Of a row: planned, sampled, applied; and of one whose prompt begins and ends in the step.
 inline constexpr int64_t kRowNs = 300;
 inline constexpr int64_t kPromptRowNs = 1'700;

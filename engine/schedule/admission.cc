@@ -36,13 +36,28 @@ void Admission::Add(Sequence* sequence, int64_t arrival) {
   queue_.insert(queue_.end(), sequence);
 }
 
+// Who has been put off begins first: a plan looks up a long text, or has one begin.
+void Admission::BeginPlan(int64_t now_ns) {
+  walk_end_ = store_.walked_blocks() + kBlocksWalked.most;
+  has_put_off_ = std::exchange(puts_off_begins_, false);
+  const bool begins_first = has_put_off_;
+  if (store_.has_tier()) LookAtTier(now_ns);
+  if (!begins_first) GiveSlots(now_ns);
+}
+
+bool Admission::PutsOff() {
+  const bool has_walked_enough = store_.walked_blocks() >= walk_end_;
+  has_put_off_ = has_put_off_ || has_walked_enough;
+  return has_walked_enough;
+}
+
+bool Admission::PutsOffBegins() { return puts_off_begins_ = PutsOff(); }
+
 void Admission::GiveSlots(int64_t now_ns) {
-  int64_t tokens = 0;
-  while (!queue_.empty() && (*queue_.begin())->request->choices <= free_slots_ &&
-         tokens < kTokensFound.most) {
+  while (!queue_.empty() && (*queue_.begin())->request->choices <= free_slots_) {
+    if (PutsOff()) return;
     Sequence* sequence = *queue_.begin();
     queue_.erase(queue_.begin());
-    if (!sequence->has_kept()) tokens += static_cast<int64_t>(sequence->tokens.size());
     sequence->slots_ = sequence->request->choices;
     free_slots_ -= sequence->slots_;
     TakeSlot(sequence);
@@ -92,14 +107,12 @@ void Admission::LookAtTier(int64_t now_ns) {
   }
   if (has_read) ++tier_reads_;
   bool is_oldest = true;
-  int64_t tokens = 0;
   for (Sequence* sequence : ready_) {
     const bool is_set_aside = sequence->lease_.is_set_aside();
     const bool is_asked_for = is_set_aside && std::exchange(is_oldest, false);
     const bool has_news = sequence->seen_reads_ != tier_reads_ || !store_.tier_reads();
     if (!is_asked_for && !(has_news && (is_set_aside || sequence->awaits_pages()))) continue;
-    if (tokens > kTokensFound.most) return;  // the others have news in the next step, too
-    tokens += static_cast<int64_t>(sequence->tokens.size());
+    if (PutsOff()) return;  // the others have news in the next step, too
     sequence->seen_reads_ = tier_reads_;
     Expect(sequence, is_asked_for ? KvStore::Beyond::kFetch : KvStore::Beyond::kLook);
   }
@@ -109,6 +122,7 @@ void Admission::LookAtTier(int64_t now_ns) {
 // the first of those at most. After a discard more than the sinks may be known, from others that discarded
 // the same.
 void Admission::Begin(Sequence* sequence) {
+  walked_before_begin_ = store_.walked_blocks();
   ExpectedHit expected = sequence->lease_.expected;  // for when it is given back
   int64_t hit = sequence->kept_len();
   if (hit > 0 && (sequence->is_branch() || hit > store_.KnownPrefix(sequence->lease_, QueryFor(*sequence)))) {
@@ -120,8 +134,12 @@ void Admission::Begin(Sequence* sequence) {
   sequence->lease_.expected = expected;
 }
 
+// What was walked for one that does not begin after all does not count: it may be tried again.
 void Admission::GiveBack(Sequence* sequence) {
+  if (sequence->state_ == SequenceState::kWaiting) walk_end_ += store_.walked_blocks() - walked_before_begin_;
+  FoundNames found = std::move(sequence->lease_.found);
   store_.SetAside(sequence->lease_, sequence->accepted_len_);
+  sequence->lease_.found = std::move(found);
   sequence->scheduled_len_ = sequence->accepted_len_ = 0;
 }
 

@@ -20,9 +20,10 @@ class Admission {
 
   // As Scheduler::Admit.
   void Add(Sequence* sequence, int64_t arrival);
-  // In order of arrival and never around a request that needs more slots than are free: so nothing starves
-  // it.
-  void GiveSlots(int64_t now_ns);
+  // What has come from the tier since the last plan; then slots, in order of arrival and never around a
+  // request that needs more than are free: so nothing starves it. Of texts it walks as much as a plan may
+  // (step_bounds.h); those behind wait for the next one.
+  void BeginPlan(int64_t now_ns);
   // Of those that it or its parent has been given.
   void TakeSlot(Sequence* sequence);
   void ReturnSlots(Sequence* sequence);
@@ -33,8 +34,10 @@ class Admission {
   void Remove(Sequence* sequence);
   // What the store knows of it may have changed.
   void Expect(Sequence* sequence, KvStore::Beyond beyond = KvStore::Beyond::kAsItWas);
-  // What has come from the tier since the last plan.
-  void LookAtTier(int64_t now_ns);
+  // Whether the plan has walked so much that what could begin otherwise begins with the next.
+  bool PutsOffBegins();
+  // Some wait for nothing but the next plan.
+  bool has_put_off() const { return has_put_off_; }
 
   // Leases what the store knows of the tokens: there the sequence begins. Or gives it back.
   void Begin(Sequence* sequence);
@@ -50,6 +53,9 @@ class Admission {
   int32_t free_slots() const { return free_slots_; }
 
  private:
+  void LookAtTier(int64_t now_ns);
+  void GiveSlots(int64_t now_ns);
+  bool PutsOff();
   static PrefixQuery QueryFor(const Sequence& sequence);
 
   const EngineLimits& limits_;
@@ -62,6 +68,10 @@ class Admission {
   std::vector<int32_t> idle_slots_;  // no sequence runs in them; some may be promised to choices to come
   int64_t tier_reads_ = 0;           // looks at the tier that found something read
   int64_t disk_answered_ns_ = 0;     // the disk has read something, or was not asked to
+  int64_t walk_end_ = 0;             // of this plan: KvStore::walked_blocks
+  int64_t walked_before_begin_ = 0;  // the same, of whoever began last
+  bool puts_off_begins_ = false;
+  bool has_put_off_ = false;
 };
 
 }  // namespace tramontane

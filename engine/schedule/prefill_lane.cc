@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "engine/request/step_bounds.h"
-
 namespace tramontane {
 
 PrefillLane::PrefillLane(const EngineLimits& limits, KvStore& store, const PrefillShare& share,
@@ -23,7 +21,6 @@ PrefillLane::PrefillLane(const EngineLimits& limits, KvStore& store, const Prefi
 void PrefillLane::Plan(StepPlan* plan, int64_t now_ns) {
   if (prompts_.empty() && admission_.ready().empty()) return;
   plan_ = plan;
-  found_tokens_ = 0;
   prompts_.UpdateAll();
   if (!admission_.ready().empty()) LetGoOfWhatIsInTheWay(admission_.ready().front());
   const PrefillBudget budget = left_ = share_.OfStep(prompts_.all(), decode_);
@@ -142,7 +139,7 @@ void PrefillLane::Commit(const Grant& grant, StepRow* row) {
   admission_.Remove(sequence);
   sequence->state_ = SequenceState::kPrefill;
   prompts_.Add(sequence);
-  found_tokens_ += sequence->accepted_len_;
+  sequence->lease_.found = {};
   if (sequence->usage_.prefill_chunks > 0 || sequence->is_branch()) return;  // its prompt was counted
   sequence->usage_.cached_tokens = sequence->accepted_len_;
   prefix_queries_ += static_cast<int64_t>(sequence->request->prompt.size());
@@ -174,11 +171,11 @@ void PrefillLane::FinishRows(int64_t now_ns) {
 
 // Where the pool is too small for the oldest that waits, nobody starts in front of it.
 bool PrefillLane::MayStart(const Sequence& sequence, const PrefillBudget& share) const {
-  if (found_tokens_ >= kTokensFound.most) return false;
   const int64_t end = sequence.next_position() + LongestChunk(sequence, share);
   if (end != sequence.prefill_len() && !HasTurn(sequence)) return false;
   const Sequence* oldest = admission_.ready().front();
-  return HasPagesToStart(*oldest) && (&sequence == oldest || HasPagesToStart(sequence));
+  return HasPagesToStart(*oldest) && (&sequence == oldest || HasPagesToStart(sequence)) &&
+         !admission_.PutsOffBegins();
 }
 
 // One prefill turn is kept for prompts that fit one chunk. Where there is only one it goes by age, so that

@@ -63,7 +63,6 @@ class PrefillLane {
 
   StepPlan* plan_ = nullptr;         // that is being made
   PrefillBudget left_;               // of it
-  int64_t found_tokens_ = 0;         // by prompts that begin in it
   std::vector<Sequence*> shortest_;  // scratch of GiveShortestRemaining
   int64_t prefix_queries_ = 0;
   int64_t prefix_hits_ = 0;

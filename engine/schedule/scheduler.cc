@@ -36,8 +36,7 @@ Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout, const S
 StepPlan Scheduler::Plan(int64_t now_ns) {
   TM_CHECK(steps_in_flight() < limits_.steps_in_flight, "%d steps are in flight", steps_in_flight());
   store_.ForgetOrphans();
-  if (store_.has_tier()) admission_.LookAtTier(now_ns);
-  admission_.GiveSlots(now_ns);
+  admission_.BeginPlan(now_ns);
   preemption_.BeginPlan();
   StepPlan plan;
   plan.step = planned_steps_ + 1;
@@ -48,7 +47,7 @@ StepPlan Scheduler::Plan(int64_t now_ns) {
   if (plan.rows.empty() && decode_waits && !decode_due) PlanDecode(&plan);
   store_.EndPlan();
   if (plan.rows.empty()) {
-    TM_CHECK(steps_in_flight() > 0 || AnyHeld() || awaits_pages() ||
+    TM_CHECK(steps_in_flight() > 0 || AnyHeld() || awaits_pages() || has_put_off() ||
                  (prompts_.empty() && !decode_waits && (admission_.ready().empty() || !decode_.empty())),
              "gridlock: %zu part-way, %zu in decode, %zu ready, %lld pages available", prompts_.all().size(),
              decode_.size(), admission_.ready().size(), static_cast<long long>(store_.available()));

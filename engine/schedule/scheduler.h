@@ -96,6 +96,8 @@ class Scheduler {
   KvStore& cache() { return store_; }
   // Some that could start otherwise wait for pages from the tier.
   bool awaits_pages() const { return admission_.awaits_pages(); }
+  // Others wait for nothing but the next plan.
+  bool has_put_off() const { return admission_.has_put_off(); }
   int64_t waiting() const { return admission_.waiting(); }  // without pages
   int64_t running() const { return std::ssize(prompts_.all()) + std::ssize(decode_); }
   int32_t free_slots() const { return admission_.free_slots(); }

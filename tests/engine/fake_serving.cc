@@ -148,7 +148,7 @@ bool FakeServing::Step() {
     return true;
   }
   Retire();
-  return !last_plan_.empty();
+  return !last_plan_.empty() || scheduler_.has_put_off();
 }
 
 void FakeServing::RunUntilIdle(int64_t most_steps) {

@@ -391,11 +391,21 @@ TEST(CopyOrCompute, WhatLiesOnTheDiskIsReadWhereThatIsFaster) {
   const auto fetch = [&] {
     Lease lease = test.store().NewLease();
     test.store().Expect(lease, {.tokens = text}, KvStore::Beyond::kFetch);
+    const bool was_coming = lease.expected.is_coming;
+    const int64_t walked = test.store().walked_blocks();
+    test.store().Expect(lease, {.tokens = text}, KvStore::Beyond::kLook);
+    EXPECT_EQ(lease.expected.is_coming, was_coming);
+    EXPECT_EQ(test.store().walked_blocks() > walked, !was_coming) << "of what comes one page is looked at";
     while (test.store().tier_reads()) {
       test.store().PollTier();
       std::this_thread::yield();
     }
-    return lease.expected.is_coming;
+    test.store().Expect(lease, {.tokens = text}, KvStore::Beyond::kLook);
+    EXPECT_FALSE(lease.expected.is_coming);
+    if (was_coming) {
+      EXPECT_EQ(lease.expected.tokens, PricedStore::kPage * PricedStore::kBlocks);
+    }
+    return was_coming;
   };
   test.Pass(1);
   int64_t written = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -341,6 +342,57 @@ TEST(PrefixCacheTest, WhatWasFoundIsYoungAgain) {
   EXPECT_EQ(HitOf(store, Text(200, 30)), 12);
 }
 
+// As if a sequence had come and gone, but nothing is leased for it.
+TEST(PrefixCacheTest, WhatIsRenewedGoesLastAndFromItsEnd) {
+  KvStore store(TestLayout({0}, kPage), 8, PrefixCache::kOn);
+  for (const int32_t first : {100, 200}) const Reader run(store, Text(first, 16));
+  EXPECT_EQ(store.Renew(store.NewLease(), {.tokens = Text(100, 17)}), 16);
+  EXPECT_EQ(store.held_pages(), 0);
+  const Reader other(store, Text(300, 20));
+  EXPECT_EQ(HitOf(store, Text(200, 17)), 0);
+  EXPECT_EQ(HitOf(store, Text(100, 17)), 12);
+}
+
+// Four blocks are known when a lease waits, and two more when it gets its pages.
+TEST(PrefixCacheTest, WhatIsExpectedIsLookedUpOnce) {
+  KvStore store(TestLayout({0}, kPage), 100, PrefixCache::kOn);
+  {
+    const Reader run(store, Text(100, 18));
+  }
+  Lease lease = store.NewLease();
+  const Tokens text = Text(100, 30);
+  store.Expect(lease, {.tokens = text}, KvStore::Beyond::kAsItWas);
+  const int64_t walked = store.walked_blocks();
+  store.Expect(lease, {.tokens = text}, KvStore::Beyond::kAsItWas);
+  EXPECT_EQ(store.walked_blocks() - walked, 2) << "the one that is not known, which two look for";
+  EXPECT_EQ(lease.expected.tokens, 16);
+  {
+    const Reader run(store, Text(100, 26));
+  }
+  const int64_t before = store.walked_blocks();
+  EXPECT_EQ(store.Acquire(lease, {.tokens = text}), 24);
+  EXPECT_EQ(store.walked_blocks() - before, 3 + 6) << "two blocks and none, six pages";
+  store.Release(lease);
+}
+
+// The nodes of a text that was looked up are another one's when its lease gets its pages.
+TEST(PrefixCacheTest, WhatWasLookedUpAndHasGoneIsNotTakenForAnother) {
+  KvStore store(TestLayout({0}, kPage), 4, PrefixCache::kOn);
+  {
+    const Reader run(store, Text(100, 16));
+  }
+  Lease lease = store.NewLease();
+  const Tokens text = Text(100, 17);
+  store.Expect(lease, {.tokens = text}, KvStore::Beyond::kAsItWas);
+  EXPECT_EQ(lease.expected.tokens, 16);
+  {
+    const Reader run(store, Text(200, 16));
+  }
+  EXPECT_EQ(store.KnownPrefix(lease, {.tokens = text}), 0);
+  EXPECT_EQ(store.Acquire(lease, {.tokens = text}), 0);
+  store.Release(lease);
+}
+
 TEST(PrefixCacheTest, PagesWhosePartnersAreGoneGoFirst) {
   // Of the first text a page without a window goes; then the windowed one of the same tokens, which no hit
   // can use any more, before anything of the second text.
@@ -607,19 +659,31 @@ TEST_P(AgainstAModel, FindsWhatWasSealedAndOnlyThat) {
         {.type = ContextPolicyType::kShift, .n_ctx = 8 + below(12), .n_keep = 3, .n_discard = 1 + below(4)}};
     Shadow shadow;
     std::vector<Owner> owners;
+    std::optional<Owner> waits;  // what it may find has been looked up, some steps ago
     for (int64_t step = 0; step < 300; ++step) {
       const int64_t what = below(10);
       if (owners.empty() || (what == 0 && owners.size() < 8)) {
-        Owner& owner = owners.emplace_back();
+        const bool has_waited = waits.has_value();
+        Owner& owner = owners.emplace_back(std::exchange(waits, std::nullopt).value_or(Owner()));
         // One of a few beginnings of a few tokens, then whatever.
-        for (int64_t p = 0, common = below(30); p < common; ++p)
-          owner.tokens.push_back(static_cast<int32_t>(p));
-        for (int64_t more = 1 + below(12); more > 0; --more) {
-          owner.tokens.push_back(static_cast<int32_t>(below(2)));
+        if (!has_waited) {
+          for (int64_t p = 0, common = below(30); p < common; ++p)
+            owner.tokens.push_back(static_cast<int32_t>(p));
+          for (int64_t more = 1 + below(12); more > 0; --more) {
+            owner.tokens.push_back(static_cast<int32_t>(below(2)));
+          }
+          owner.salt = below(3) == 0 ? "s" : "";
+          owner.lease = store.NewLease(policies[static_cast<size_t>(below(4))]);
         }
-        owner.salt = below(3) == 0 ? "s" : "";
-        const ContextPolicy& policy = policies[static_cast<size_t>(below(4))];
-        owner.lease = store.NewLease(policy);
+        const TextIdentity identity = {.salt = owner.salt};
+        if (!has_waited && below(2) == 0) {
+          store.Expect(owner.lease, {.tokens = owner.tokens, .identity = &identity},
+                       KvStore::Beyond::kAsItWas);
+          waits = std::move(owner);
+          owners.pop_back();
+          continue;
+        }
+        const ContextPolicy policy = owner.lease.policy;
         const int64_t most = below(4) == 0 ? below(20) : INT64_MAX;
         const int64_t available = store.available();
         const auto asked = static_cast<int64_t>(owner.tokens.size());
@@ -630,7 +694,6 @@ TEST_P(AgainstAModel, FindsWhatWasSealedAndOnlyThat) {
                                                        (index + 1) * page)) > 0;
             },
             [&](int64_t position) { return LeftAt(layout, policy, position); });
-        const TextIdentity identity = {.salt = owner.salt};
         owner.accepted =
             store.Acquire(owner.lease, {.tokens = owner.tokens, .identity = &identity, .most_tokens = most});
         // Where no row sees more than itself a hit needs no page, and the store goes no further than it has

@@ -501,24 +501,43 @@ TEST_F(Reevaluation, WhatEndsWhileItWaitsGivesItsSinksBack) {
   EXPECT_EQ(scheduler_->store().held_pages(), 0) << "while it waits";
 }
 
-// For each the store is asked what it knows.
-TEST(SchedulerTest, AStepMakesNoMorePromptsReadyThanSoManyTokens) {
-  const KvLayout layout = TestLayout({0}, 64);
-  EngineLimits limits = TestLimits(layout, 1000);
+// Each is known; it is looked up block by block, and its pages are leased one by one.
+TEST(SchedulerTest, APlanLooksUpALongTextOrHasItBegin) {
+  constexpr int64_t kBlocks = kBlocksWalked.most + 50, kTokens = 4 * kBlocks;
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = TestLimits(layout, 10 * kBlocks);
+  limits.prefix_cache = true;
+  limits.lane_policy = LanePolicy::kPrefillFirst;
   Scheduler scheduler(limits, layout);
-  std::vector<Request> requests(10);
+  const std::vector<int32_t> text(kTokens + 1, 1);
+  KvStore& store = scheduler.cache();
+  Lease lease = store.NewLease();
+  store.Acquire(lease, {.tokens = text});
+  std::vector<PageCopy> copies;
+  store.Extend(lease, 0, kTokens, &copies);
+  store.Seal(lease, text, kTokens);
+  store.Release(lease);
+  std::vector<Request> requests(3);
   std::vector<Sequence> sequences(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
-    requests[i].prompt.assign(10'000, 1);
+    requests[i].prompt = text;
     sequences[i].request = &requests[i];
     sequences[i].tokens = SequenceTokens(requests[i].prompt);
-    sequences[i].max_len = 10'010;
+    sequences[i].max_len = kTokens + 10;
     scheduler.Admit(&sequences[i], static_cast<int64_t>(i));
   }
-  scheduler.Plan(0);
-  const auto ready =
-      std::count_if(sequences.begin(), sequences.end(), [](const Sequence& s) { return s.slots() > 0; });
-  EXPECT_EQ(ready, kTokensFound.most / 10'000 + 1);
+  std::vector<size_t> prompt_rows;
+  for (size_t plans = 0; plans < 2 * requests.size(); ++plans) {
+    const int64_t before = store.walked_blocks();
+    const StepPlan plan = scheduler.Plan(0);
+    EXPECT_EQ(store.walked_blocks() - before, kBlocks + kBlocks / 8) << "what was found is gone over again";
+    prompt_rows.push_back(plan.lane == Lane::kPrefill ? plan.rows.size() : 0);
+    EXPECT_TRUE(scheduler.has_put_off()) << "they wait for the next plan, or slots do";
+    if (plan.rows.empty()) continue;
+    for (const StepRow& row : plan.rows) row.sequence->tokens.push_back(1);
+    scheduler.Apply(plan, std::vector<RowOutcome>(plan.rows.size(), {.accepted = 1}));
+  }
+  EXPECT_THAT(prompt_rows, ::testing::ElementsAre(0, 1, 0, 1, 0, 1));
 }
 
 TEST(SchedulerTest, AForkHasTheMomentsAndCountsOfItsParent) {

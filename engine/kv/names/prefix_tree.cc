@@ -59,8 +59,8 @@ PrefixTree::Node PrefixTree::FindOrInsert(Node above, const PrefixHash& hash, st
            nodes_.size(), ids.size());
   const Node node = free_.back();
   free_.pop_back();
-  Node& bucket = BucketOf(hash);
-  nodes_[static_cast<size_t>(node)] = {.hash = hash, .above = above, .next_in_bucket = bucket};
+  Node& bucket = buckets_[BucketAt(hash)];
+  entry(node) = {.hash = hash, .above = above, .next_in_bucket = bucket, .life = life(node)};
   bucket = node;
   std::copy(ids.begin(), ids.end(),
             ids_.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(node) * block_ids_));
@@ -104,11 +104,19 @@ void PrefixTree::Unpin(Node node) {
 }
 
 PrefixTree::Node PrefixTree::FindHash(const PrefixHash& hash) const {
-  Node node = buckets_[hash.low & (buckets_.size() - 1)];
+  Node node = buckets_[BucketAt(hash)];
   while (node != kNone && nodes_[static_cast<size_t>(node)].hash != hash) {
     node = nodes_[static_cast<size_t>(node)].next_in_bucket;
   }
   return node;
+}
+
+void PrefixTree::Prefetch(const PrefixHash& next, const PrefixHash& later) const {
+  __builtin_prefetch(&buckets_[BucketAt(later)]);
+  const Node node = buckets_[BucketAt(next)];
+  if (node == kNone) return;
+  __builtin_prefetch(&nodes_[static_cast<size_t>(node)]);
+  __builtin_prefetch(&ids_[static_cast<size_t>(node) * block_ids_]);
 }
 
 bool PrefixTree::Matches(Node node, Node above, std::span<const int32_t> ids) const {
@@ -125,6 +133,7 @@ PrefixHash PrefixTree::HashBelow(Node above, std::span<const int32_t> ids) const
 void PrefixTree::Unuse(Node node) {
   while (node != kRoot && --entry(node).uses == 0) {
     const Node above = entry(node).above;
+    ++entry(node).life;
     RemoveEnd(node);
     Unlink(node);
     free_.push_back(node);
@@ -149,7 +158,7 @@ void PrefixTree::RemoveEnd(Node node) {
 
 void PrefixTree::Unlink(Node node) {
   const Entry& entry = nodes_[static_cast<size_t>(node)];
-  Node* at = &BucketOf(entry.hash);
+  Node* at = &buckets_[BucketAt(entry.hash)];
   while (*at != node) at = &nodes_[static_cast<size_t>(*at)].next_in_bucket;
   *at = entry.next_in_bucket;
 }

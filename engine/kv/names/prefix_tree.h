@@ -65,6 +65,11 @@ class PrefixTree {
   // pinned.
   Node FindOrInsert(Node above, const PrefixHash& hash, std::span<const int32_t> ids);
   PrefixHash HashBelow(Node above, std::span<const int32_t> ids) const;
+  // Blocks of these hashes are looked for next, and after some others: their memory is asked for now.
+  void Prefetch(const PrefixHash& next, const PrefixHash& later) const;
+
+  // As long as this stays, the node is the block that it was, and so are all above it.
+  uint32_t life(Node node) const { return nodes_[static_cast<size_t>(node)].life; }
 
   Node above(Node node) const { return nodes_[static_cast<size_t>(node)].above; }
   PageId page(Node node, size_t group) const { return pages_[IndexOf(node, group)]; }
@@ -84,6 +89,7 @@ class PrefixTree {
     int32_t uses = 0;    // pages, nodes below, pins
     int32_t below = 0;   // nodes
     int32_t holds = 0;   // pins, and nodes below that are held
+    uint32_t life = 0;   // another one each time that the node goes
     Node older = kNone;  // among ends that nobody holds
     Node newer = kNone;
   };
@@ -91,7 +97,7 @@ class PrefixTree {
   Node FindHash(const PrefixHash& hash) const;
   bool Matches(Node node, Node above, std::span<const int32_t> ids) const;
   size_t IndexOf(Node node, size_t group) const { return static_cast<size_t>(node) * groups_ + group; }
-  Node& BucketOf(const PrefixHash& hash) { return buckets_[hash.low & (buckets_.size() - 1)]; }
+  size_t BucketAt(const PrefixHash& hash) const { return hash.low & (buckets_.size() - 1); }
   Entry& entry(Node node) { return nodes_[static_cast<size_t>(node)]; }
   void Unuse(Node node);
   void Unlink(Node node);
