@@ -299,15 +299,10 @@ StatusOr<bool> KvTransfers::Write(KvTransfer& transfer, KvStore& store, ModelRun
 void KvTransfers::EndWriting(KvTransfer& transfer, KvStore& store) {
   const CachedText& text = transfer.text_;
   const bool is_idle = transfer.of_idle_ && store.FinishIdle(*text.owner, transfer.above_, text.tokens);
+  const int64_t hit = store.Renew(
+      transfer.above_, {.tokens = text.tokens, .identity = &text.identity, .path = &transfer.path_});
   store.Release(transfer.above_);
-  // As if a sequence had held them: they are the newest now, and their end goes first.
-  Lease lease = store.NewLease(text.identity.policy);
-  lease.prefers_cache = true;
-  const int64_t hit =
-      store.Acquire(lease, {.tokens = text.tokens, .identity = &text.identity, .path = &transfer.path_});
-  store.Release(lease);
   transfer.tokens_found_ = is_idle ? transfer.pages_.tokens : hit;
-  transfer.pages_ = {};
 }
 
 }  // namespace tramontane

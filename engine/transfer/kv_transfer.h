@@ -81,6 +81,7 @@ class KvTransfer {
   // Out of the pool. Of the text as many tokens as may be wanted.
   explicit KvTransfer(CachedText text) : text_(std::move(text)) {}
   // Into the pool: pages of its tokens' blocks. Where all of them together find no room none are put there.
+  // They go with the transfer, so that the engine thread need not free them.
   KvTransfer(CachedText text, KvPages pages)
       : text_(std::move(text)), pages_(std::move(pages)), writes_(true) {}
 
