@@ -183,6 +183,16 @@ void LongHangUps() {
   Print("60 running texts of 64,000 tokens, all cancelled at once", victim);
 }
 
+// Each but the first token of a candidate is scored by a sequence of its own.
+void Candidates() {
+  Victim victim({.sequences = 1100});
+  Request request = RequestOf(1, 64'000, 0);
+  for (int32_t i = 0; i < kMaxCandidates; ++i) request.candidates.push_back(std::vector<int32_t>(32, i));
+  const Stream stream = victim.Submit(request);
+  victim.StepUntil([&] { return victim.engine().Load().finished_requests == 1; });
+  Print("1,024 candidates of 32 tokens behind a prompt of 64,000", victim);
+}
+
 void SaveAndRestore() {
   Victim victim({.sequences = 8});
   const Request request = RequestOf(1, kLongText - 10, 4);
@@ -251,8 +261,8 @@ void DiskRestores() {
 int RunAdversary(const char* only) {
   std::printf("%-58s  %10s  %8s\n", "beside a stream, by processor time", "longest us", "all ms");
   constexpr std::pair<const char*, void (*)()> kRows[] = {
-      {"burst", Burst},      {"prompts", LongPrompts},      {"hang-ups", HangUps},
-      {"ends", LongHangUps}, {"transfers", SaveAndRestore}, {"disk", DiskRestores}};
+      {"burst", Burst},           {"prompts", LongPrompts},      {"hang-ups", HangUps}, {"ends", LongHangUps},
+      {"candidates", Candidates}, {"transfers", SaveAndRestore}, {"disk", DiskRestores}};
   for (const auto& [name, run] : kRows) {
     if (only == nullptr || std::strcmp(only, name) == 0) run();
   }

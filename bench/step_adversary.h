@@ -1,6 +1,6 @@
 // The longest time that a step of the engine takes itself, with a model that takes none, while requests do
 // the worst they can beside a stream: bursts, hang-ups in masses, texts of 128k tokens begun, ended, saved
-// and restored, and texts that come back from the disk.
+// and restored, many candidates scored, and texts that come back from the disk.
 #pragma once
 
 namespace tramontane {

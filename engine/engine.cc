@@ -163,7 +163,8 @@ StepOutcome Engine::Step() {
   StepPlan plan = Plan();
   const bool waits_for_disk = copies && kv_transfers_.waits_for_disk();
   const bool worked = (copies && !waits_for_disk) || plan.lane != Lane::kIdle || !in_flight_.empty() ||
-                      !inbox_.empty() || life_.has_more_to_reap() || scheduler_.has_put_off();
+                      !inbox_.empty() || life_.has_more_to_reap() || life_.has_more_branches() ||
+                      scheduler_.has_put_off();
   if (!worked && (waits_for_disk || life_.waits_for_masks() || scheduler_.awaits_pages())) {
     wake_.Wait(kLookAgainNs);  // who was cancelled, or is out of time
     Publish();
@@ -215,14 +216,18 @@ Status Engine::CollectOldest() {
   return {};
 }
 
-// A step begins so many choices at most; those behind wait for the next one.
+// A step begins so many choices at most, branches among them; those behind wait for the next one. Where
+// branches wait, too, half of it is for what comes.
 void Engine::Drain() {
-  for (int64_t choices = 0; choices < kChoicesBegun.most;) {
+  int64_t left = kChoicesBegun.most;
+  const int64_t for_branches = life_.has_more_branches() ? left / 2 : 0;
+  while (left > for_branches) {
     std::shared_ptr<LiveRequest> live = inbox_.Pop();
-    if (live == nullptr) return;
-    choices += live->request.choices;
+    if (live == nullptr) break;
+    left -= live->request.choices;
     life_.Begin(std::move(live));
   }
+  life_.BeginBranches(left);
 }
 
 void Engine::Reap() {

@@ -33,6 +33,8 @@ void Prepare(LiveRequest& live, int32_t number, LiveChoice& choice) {
   choice.path = TextPath::Behind(live.path);
 }
 
+bool GoesOn(const std::vector<int32_t>& candidate) { return candidate.size() > 1; }
+
 }  // namespace
 
 void LiveChoice::FillSamplingRow(int64_t position, SamplingRow* row) const {
@@ -122,23 +124,28 @@ void LiveRequest::MakeChoices(const EngineLimits& limits) {
   }
 }
 
-void LiveRequest::MakeBranches() {
-  const auto goes_on = [](const std::vector<int32_t>& candidate) { return candidate.size() > 1; };
-  const auto count = std::count_if(request.candidates.begin(), request.candidates.end(), goes_on);
-  branches = std::vector<LiveChoice>(static_cast<size_t>(count));
-  int32_t number = 0;
-  for (const std::vector<int32_t>& candidate : request.candidates) {
-    if (!goes_on(candidate)) continue;
-    LiveChoice& branch = branches[static_cast<size_t>(number)];
-    Prepare(*this, ++number, branch);
-    branch.candidate = &candidate;
-    branch.tokens = choices[0].tokens;
-    for (size_t i = 0; i + 1 < candidate.size(); ++i) branch.tokens.push_back(candidate[i]);
-    branch.max_len = branch.prompt_tokens();
-  }
+void LiveRequest::PrepareBranches() {
+  branches_to_make = branches_left =
+      static_cast<size_t>(std::count_if(request.candidates.begin(), request.candidates.end(), GoesOn));
+  branches.reserve(branches_to_make);
+}
+
+LiveChoice& LiveRequest::MakeBranch() {
+  const std::vector<int32_t>* next = request.candidates.data();
+  if (!branches.empty()) next = branches.back().candidate + 1;
+  while (!GoesOn(*next)) ++next;
+  --branches_to_make;
+  LiveChoice& branch = branches.emplace_back();
+  Prepare(*this, static_cast<int32_t>(branches.size()), branch);
+  branch.candidate = next;
+  branch.tokens = choices[0].tokens;
+  for (size_t i = 0; i + 1 < next->size(); ++i) branch.tokens.push_back((*next)[i]);
+  branch.max_len = branch.prompt_tokens();
+  return branch;
 }
 
 std::vector<TokenInfo> LiveRequest::TakeScores() {
+  if (branches_to_make > 0) return {};
   for (const auto* list : {&choices, &branches}) {
     for (const LiveChoice& choice : *list) {
       if (std::ssize(choice.scores) < choice.ScoresBefore(choice.prompt_tokens())) return {};

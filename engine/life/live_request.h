@@ -83,11 +83,16 @@ struct LiveRequest : std::enable_shared_from_this<LiveRequest> {
   bool queued = true;               // counts in the inbox
   bool started = false;             // its Started was given to the output thread
   std::vector<LiveChoice> choices;  // [n] from Begin to its release, never moved: plans point to them
-  // From the prompt's last step to its release: of candidates of several tokens, in their order.
+  // From the prompt's last step to its release: of candidates of several tokens, in their order, as far as
+  // they are made. Never moved either.
   std::vector<LiveChoice> branches;
+  size_t branches_to_make = 0;
+  size_t branches_left = 0;  // those, and those that have not ended
 
   void MakeChoices(const EngineLimits& limits);
-  void MakeBranches();
+  void PrepareBranches();
+  // The next one. REQUIRES: branches_to_make > 0.
+  LiveChoice& MakeBranch();
   // What was asked for: all scores in order, or none where some have not come.
   std::vector<TokenInfo> TakeScores();
 

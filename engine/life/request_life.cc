@@ -44,6 +44,17 @@ void RequestLife::Begin(std::shared_ptr<LiveRequest> live) {
   waiting_.Add(std::move(live));
 }
 
+void RequestLife::BeginBranches(int64_t most) {
+  while (!branching_.empty()) {
+    LiveRequest& live = *branching_.front();
+    const bool has_ended = live.choices.empty() || live.choices[0].ended;
+    for (; !has_ended && live.branches_to_make > 0 && most > 0; --most)
+      scheduler_.Branch(live.choices[0], &live.MakeBranch());
+    if (!has_ended && live.branches_to_make > 0) return;
+    branching_.pop_front();
+  }
+}
+
 void RequestLife::Reap() {
   EndFailed(masks_.ResumeWhatIsReady());
   ReapWaiting();
@@ -197,9 +208,7 @@ void RequestLife::TakeRow(const StepPlan& plan, const StepRow& row, std::vector<
   } else {
     Branch(first);
   }
-  const auto ended = [](const LiveChoice& branch) { return branch.ended; };
-  if (std::all_of(live.branches.begin(), live.branches.end(), ended))
-    EndRequest(live, {FinishReason::kLength});
+  if (live.branches_left == 0) EndRequest(live, {FinishReason::kLength});
 }
 
 void RequestLife::TakeScore(LiveChoice& choice, WantResult score) {
@@ -212,9 +221,10 @@ void RequestLife::TakeScore(LiveChoice& choice, WantResult score) {
 // the branches have given the others.
 void RequestLife::Branch(LiveChoice& prompt) {
   LiveRequest& live = *prompt.live;
-  live.MakeBranches();
-  if (live.branches.empty()) return;
-  for (LiveChoice& branch : live.branches) scheduler_.Branch(prompt, &branch);
+  live.PrepareBranches();
+  if (live.branches_to_make == 0) return;
+  branching_.push_back(live.shared_from_this());
+  scheduler_.KeepForBranches(prompt);
   scheduler_.Finish(&prompt);
 }
 
@@ -299,7 +309,7 @@ void RequestLife::EndChoice(LiveChoice& choice, ChoiceEnd end, std::optional<Tok
     if (is_fault) scheduler_.Forget(&branch);
     EndBranch(branch);
   }
-  if (!live.branches.empty()) scheduler_.EndBranches(choice);
+  scheduler_.EndBranches(choice);
   const bool ended_well = end.status.ok() && end.reason != FinishReason::kCancelled;
   choice.leaves_idle =
       ended_well && choice.request->kv_owner != nullptr && choice.request->candidates.empty();
@@ -321,6 +331,7 @@ void RequestLife::EndChoice(LiveChoice& choice, ChoiceEnd end, std::optional<Tok
 // The reader is told of the request alone.
 void RequestLife::EndBranch(LiveChoice& branch) {
   if (std::exchange(branch.ended, true)) return;
+  --branch.live->branches_left;
   ended_pages_ += branch.lease().pages();
   scheduler_.Finish(&branch);
 }

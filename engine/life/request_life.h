@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <random>
@@ -38,6 +39,9 @@ class RequestLife {
   void set_now_ns(int64_t now_ns) { now_ns_ = now_ns; }
 
   void Begin(std::shared_ptr<LiveRequest> live);
+  // The next branches of prompts that have ended, at most so many.
+  void BeginBranches(int64_t most);
+  bool has_more_branches() const { return !branching_.empty(); }
   // Ends what was cancelled, is out of time or complete by its text; goes on with choices whose masks were
   // filled; lets go of what has ended.
   void Reap();
@@ -88,9 +92,10 @@ class RequestLife {
   Inbox& inbox_;
   EngineLoad& counters_;
 
-  WaitingRequests waiting_;                            // what has not been in a plan yet
-  std::vector<std::shared_ptr<LiveRequest>> planned_;  // the others, by their first plan
-  std::mt19937_64 seeds_;                              // of requests that bring none
+  WaitingRequests waiting_;                             // what has not been in a plan yet
+  std::vector<std::shared_ptr<LiveRequest>> planned_;   // the others, by their first plan
+  std::deque<std::shared_ptr<LiveRequest>> branching_;  // of these, with branches that have not begun
+  std::mt19937_64 seeds_;                               // of requests that bring none
   bool has_more_planned_ = false;
   int64_t ended_pages_ = 0;  // that choices had when they ended, since the start
   int64_t arrivals_ = 0;

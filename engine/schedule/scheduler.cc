@@ -154,10 +154,14 @@ void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
   InsertByAge(decode_, sequence);
 }
 
-void Scheduler::Branch(Sequence& prompt, Sequence* branch) {
+void Scheduler::KeepForBranches(Sequence& prompt) {
   TM_CHECK(prompt.state_ != SequenceState::kFinished && prompt.steps_in_flight_ == 1,
            "request %s has branches of a prompt that is not there", prompt.request->id.c_str());
   prompt.has_branches_ = true;
+}
+
+void Scheduler::Branch(Sequence& prompt, Sequence* branch) {
+  TM_CHECK(prompt.has_branches_, "request %s has no branches", prompt.request->id.c_str());
   branch->prompt_ = &prompt;
   admission_.Add(branch, prompt.arrival_);
 }

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "engine/schedule/prefill_lane.h"
@@ -52,13 +53,15 @@ class Scheduler {
   // `sequence` gets its own first token before the next plan. The parent may be finished already.
   void Fork(Sequence& parent, Sequence* sequence);
 
-  // `branch` waits for a slot of its own, by the age of the prompt that it goes on from, whose pages are kept
-  // for all its branches until EndBranches, or let go where pages are short. REQUIRES: all of the prompt is
-  // computed and that step is not yet applied; Finish of the prompt comes next.
+  // The prompt's pages are kept for its branches until EndBranches, or let go where pages are short.
+  // REQUIRES: all of the prompt is computed and that step is not yet applied; Finish of the prompt comes
+  // next.
+  void KeepForBranches(Sequence& prompt);
+  // `branch` waits for a slot of its own, by the age of the prompt that it goes on from.
   void Branch(Sequence& prompt, Sequence* branch);
+  // Of a prompt without any it does nothing.
   void EndBranches(Sequence& prompt) {
-    prompt.has_branches_ = false;
-    preemption_.LetGoOfKept(&prompt);
+    if (std::exchange(prompt.has_branches_, false)) preemption_.LetGoOfKept(&prompt);
   }
 
   // A sequence in decode is in no further plan until Resume: its next token cannot be chosen yet. It keeps

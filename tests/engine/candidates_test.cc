@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/request/step_bounds.h"
 #include "tests/support/in_process_engine.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_model.h"
@@ -145,6 +146,54 @@ TEST_P(ScoredCandidates, ACrowdAndPreemptionChangeNoScore) {
   EXPECT_EQ(test.engine().Load().held_pages, 0);
 }
 
+// An older text takes the pages of a branch that is part-way.
+TEST_P(ScoredCandidates, WhatBranchesArePreemptedIsTheirRequests) {
+  EngineLimits limits = Roomy();
+  limits.pool_pages = 20 * std::ssize(GetParam());
+  limits.context = 76;
+  limits.max_step_tokens = 4;
+  limits.prefix_cache = false;
+  SteppedEngine test(limits, GetParam()), alone(Roomy(), GetParam());
+  const auto older = test.Submit(MakeRequest("older", 21, 50));
+  const Request request = ScoreRequest("r", 18, {30, 2});
+  const auto reader = test.Submit(request);
+  while (test.engine().Load().prompt_tokens < 21 + 18) test.Step();
+  EXPECT_EQ(test.engine().Load().preemptions, 0);
+  test.RunToEnd({older.get(), reader.get()});
+  EXPECT_EQ(ScoresOf(*reader), AloneScores(alone, request));
+  EXPECT_EQ(reader->choice().end().usage.preemptions, test.engine().Load().preemptions);
+  if (GetParam() == std::vector<int32_t>{0}) EXPECT_GT(test.engine().Load().preemptions, 0);
+}
+
+// The pool has a page too few for the branch beside a text that decodes: what was kept for it goes, and once
+// that text has ended it begins behind what the cache knows of its prompt, not of its candidate, which
+// somebody has asked for as a prompt. Where the prompt ends within a page the branch needs one more.
+TEST(ScoredCandidatesInATightPool, ABranchWhosePagesAreGoneBeginsWhereItsScoresDo) {
+  for (const int64_t prompt : {20, 18}) {
+    SCOPED_TRACE("a prompt of " + std::to_string(prompt));
+    EngineLimits limits = Roomy();
+    limits.pool_pages = prompt == 20 ? 20 : 21;
+    limits.context = 64;
+    limits.max_step_tokens = 64;
+    SteppedEngine test(limits), alone(Roomy());
+    const Request request = ScoreRequest("r", prompt, {24});
+    Request longer = MakeRequest("longer", prompt, 1);
+    longer.prompt.insert(longer.prompt.end(), request.candidates[0].begin(), request.candidates[0].end());
+    Ask(test, longer);
+    const auto older = test.Submit(MakeRequest("older", 33, 3, 7));
+    test.Step();
+    const auto reader = test.Submit(request);
+    test.Step();
+    test.Step();
+    EXPECT_EQ(test.engine().Load().held_pages, 9) << "the older one's";
+    const int64_t computed = test.engine().Load().prompt_tokens;
+    test.RunToEnd({older.get(), reader.get()});
+    EXPECT_EQ(test.engine().Load().prompt_tokens - computed, prompt + 23 - prompt / 4 * 4);
+    EXPECT_EQ(test.engine().Load().preemptions, 0);
+    EXPECT_EQ(ScoresOf(*reader), AloneScores(alone, request));
+  }
+}
+
 // The prompt is found and is found again; what is computed behind it is not.
 TEST_P(ScoredCandidates, ThePromptIsCachedAndBranchesAreNot) {
   SteppedEngine test(Roomy(), GetParam()), alone(Roomy(), GetParam());
@@ -162,6 +211,45 @@ TEST_P(ScoredCandidates, ThePromptIsCachedAndBranchesAreNot) {
   EXPECT_EQ(reader->choice().ids, Ask(alone, longer)->choice().ids);
   // Of a prompt that ends with a page the last position gives the first scores.
   EXPECT_EQ(Ask(test, ScoreRequest("at a border", 20, {2, 3}))->choice().end().usage.cached_tokens, 16);
+}
+
+// Each is a sequence of its own, whose second token takes a position. What comes meanwhile is not held up.
+TEST(ManyCandidates, AStepBeginsAPartOfThem) {
+  constexpr int64_t kCandidates = 2 * kChoicesBegun.most + 10;
+  EngineLimits limits = SmallLimits(4'000);
+  limits.context = 1'000;
+  limits.max_step_tokens = 1'000;
+  limits.max_logit_rows = 1'000;
+  limits.max_sequences = 1'000;
+  SteppedEngine test(limits);
+  const auto reader = test.Submit(ScoreRequest("many", 20, std::vector<int64_t>(kCandidates, 2)));
+  ASSERT_TRUE(reader->refused().ok()) << reader->refused();
+  const auto computed = [&] {
+    const int64_t before = test.engine().Load().prompt_tokens;
+    test.Step();
+    return test.engine().Load().prompt_tokens - before;
+  };
+  EXPECT_EQ(computed(), 20);
+  EXPECT_EQ(computed(), kChoicesBegun.most);
+  const auto other = test.Submit(MakeRequest("other", 7, 1));
+  EXPECT_EQ(computed(), kChoicesBegun.most - 1 + 7);
+  EXPECT_EQ(computed(), 11);
+  test.RunToEnd({reader.get(), other.get()});
+  EXPECT_EQ(ScoresOf(*reader).size(), 2u * kCandidates);
+}
+
+// Between two steps that begin its branches.
+TEST(ManyCandidates, ACancelledOneBeginsNoMore) {
+  EngineLimits limits = SmallLimits(4'000);
+  limits.context = 1'000;
+  SteppedEngine test(limits);
+  const auto reader = test.Submit(ScoreRequest("many", 20, std::vector<int64_t>(2 * kChoicesBegun.most, 2)));
+  while (test.engine().Load().prompt_tokens < 22) test.Step();
+  reader->stream().Cancel();
+  test.RunToEnd({reader.get()});
+  EXPECT_EQ(reader->status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(test.engine().Load().held_pages, 0);
+  EXPECT_LE(test.engine().Load().prompt_tokens, 22 + 16);
 }
 
 TEST_P(ScoredCandidates, ACancelledOneGivesItsPagesBack) {
