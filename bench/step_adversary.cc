@@ -187,10 +187,10 @@ void LongHangUps() {
 void Candidates() {
   Victim victim({.sequences = 1100});
   Request request = RequestOf(1, 64'000, 0);
-  for (int32_t i = 0; i < kMaxCandidates; ++i) request.candidates.push_back(std::vector<int32_t>(32, i));
+  for (int32_t i = 0; i < kMaxCandidates; ++i) request.candidates.push_back(std::vector<int32_t>(2, i));
   const Stream stream = victim.Submit(request);
   victim.StepUntil([&] { return victim.engine().Load().finished_requests == 1; });
-  Print("1,024 candidates of 32 tokens behind a prompt of 64,000", victim);
+  Print("1,024 candidates of 2 tokens behind a prompt of 64,000", victim);
 }
 
 void SaveAndRestore() {
