@@ -1,7 +1,8 @@
 #include "server/answers/answer_reader.h"
 
 #include <algorithm>
-#include <cstdint>
+
+#include "kernels/core/utf8.h"
 
 namespace tramontane {
 namespace {
@@ -183,12 +184,7 @@ void AnswerReader::BeginCall(std::string_view name) {
 
 // But for the bytes of a character that is not whole.
 void AnswerReader::TellArguments() {
-  size_t end = arguments_.size();
-  if (end == 0) return;
-  if (state_ == State::kList ? list_.is_in_character() : json_.is_in_character()) {
-    while ((static_cast<uint8_t>(arguments_[--end]) & 0xC0) == 0x80) {
-    }
-  }
+  const size_t end = arguments_.size() - TruncatedUtf8Bytes(arguments_);
   std::string bytes = std::exchange(arguments_, arguments_.substr(end));
   bytes.resize(end);
   if (end > 0 && is_told_) events_.emplace_back(CallArguments{std::move(bytes)});

@@ -1,9 +1,9 @@
 #include "server/answers/json_prefix.h"
 
+#include "kernels/core/utf8.h"
+
 namespace tramontane {
 namespace {
-
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
 int HexDigit(char c) {
   if (IsDigit(c)) return c - '0';

@@ -32,7 +32,6 @@ class JsonPrefix {
   bool is_in_string() const {
     return state_ == State::kString || state_ == State::kEscape || state_ == State::kUnicode;
   }
-  bool is_in_character() const { return more_bytes_ > 0; }  // of several bytes
 
  private:
   enum class State : uint8_t {

@@ -38,8 +38,6 @@ class ListedCalls {
   bool is_in_call() const { return is_in_call_; }
   // The list has ended, or the call that stands alone.
   bool is_closed() const { return json_.depth() == 0; }
-  // Of several bytes, in arguments that were passed on.
-  bool is_in_character() const { return part_ == Part::kArguments && json_.is_in_character(); }
   size_t held_bytes() const { return token_.size() + held_.size(); }
 
  private:

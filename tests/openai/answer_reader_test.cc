@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/core/utf8.h"
 #include "tests/support/json_beginning.h"
 #include "tests/support/test_scale.h"
 #include "tests/support/test_seed.h"
@@ -60,7 +61,7 @@ struct Told {
         std::string& arguments = calls.back().arguments;
         arguments += piece->bytes;
         EXPECT_EQ(arguments[0], '{');
-        EXPECT_NO_THROW((void)json(piece->bytes).dump()) << "half a character: " << piece->bytes;
+        EXPECT_TRUE(IsUtf8(piece->bytes)) << piece->bytes;
         order += order.ends_with('(') ? "A" : "";
       }
       if (const auto* end = std::get_if<CallEnds>(&event)) {
@@ -575,7 +576,7 @@ TEST(JsonPrefix, TakesWhatAParserTakesAndNoMore) {
       const bool is_whole = prefix.is_behind_value() && prefix.depth() == 0;
       ASSERT_EQ(is_whole, IsJson(text)) << text;
     }
-    if (!prefix.is_in_character()) {
+    if (TruncatedUtf8Bytes(text) == 0) {
       ASSERT_TRUE(BeginsJson(text)) << text;
     }
   }
