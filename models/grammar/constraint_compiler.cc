@@ -74,11 +74,27 @@ class ConstraintCompiler::Turn {
 StatusOr<std::shared_ptr<const TranslatedConstraint>> ConstraintCompiler::Translate(
     const ConstraintSpec& spec) {
   TM_RETURN_IF_ERROR(CheckSize(spec));
-  TranslatedConstraint translated{.key = KeyOf(spec), .ebnf = {}};
+  return TranslateOnce(KeyOf(spec), [&] { return TranslateNow(spec); });
+}
+
+StatusOr<std::shared_ptr<const TranslatedConstraint>> ConstraintCompiler::TranslateOnce(
+    std::string key, const std::function<StatusOr<TranslatedConstraint>()>& make) {
   {
     std::lock_guard lock(mutex_);
-    if (const Kept* kept = Find(translated.key)) return kept->translated;
+    if (const Kept* kept = Find(key)) return kept->translated;
   }
+  TM_ASSIGN_OR_RETURN(TranslatedConstraint translated, make());
+  translated.key = std::move(key);
+  auto shared = std::make_shared<const TranslatedConstraint>(std::move(translated));
+  std::lock_guard lock(mutex_);
+  if (const Kept* kept = Find(shared->key)) return kept->translated;  // another was quicker
+  Keep(shared, std::nullopt);
+  return shared;
+}
+
+StatusOr<TranslatedConstraint> ConstraintCompiler::TranslateNow(const ConstraintSpec& spec) const {
+  TM_RETURN_IF_ERROR(CheckSize(spec));
+  TranslatedConstraint translated;
   if (IsOfTools(spec)) {
     const bool is_list = spec.kind == ConstraintSpec::Kind::kToolCalls;
     TM_ASSIGN_OR_RETURN(SchemaGrammar grammar, is_list ? RelaxedSchemaGrammar(spec.text, limits_)
@@ -88,11 +104,7 @@ StatusOr<std::shared_ptr<const TranslatedConstraint>> ConstraintCompiler::Transl
   } else {
     TM_ASSIGN_OR_RETURN(translated.ebnf, ToEbnf(spec));
   }
-  auto shared = std::make_shared<const TranslatedConstraint>(std::move(translated));
-  std::lock_guard lock(mutex_);
-  if (const Kept* kept = Find(shared->key)) return kept->translated;  // another was quicker
-  Keep(shared, std::nullopt);
-  return shared;
+  return translated;
 }
 
 ConstraintCompiler::Outcome ConstraintCompiler::CompileTranslated(

@@ -53,6 +53,11 @@ class ConstraintCompiler {
 
   // INVALID_ARGUMENT says what is wrong; its field is a path in the schema, if it is a schema's fault.
   StatusOr<std::shared_ptr<const TranslatedConstraint>> Translate(const ConstraintSpec& spec);
+  // What `make` gives, which is not called where the same `key` is kept. For callers who know what they ask
+  // by less than a spec. Keys of specs begin with a digit.
+  StatusOr<std::shared_ptr<const TranslatedConstraint>> TranslateOnce(
+      std::string key, const std::function<StatusOr<TranslatedConstraint>()>& make);
+  StatusOr<TranslatedConstraint> TranslateNow(const ConstraintSpec& spec) const;  // without its key
   // `wanted` is asked from time to time, on this thread: once it is false the end comes soon, CANCELLED.
   // Empty: always wanted.
   Outcome CompileTranslated(const std::shared_ptr<const TranslatedConstraint>& translated,

@@ -16,6 +16,7 @@ namespace tramontane {
 namespace {
 
 using Translated = std::shared_ptr<const TranslatedConstraint>;
+using Kind = ConstraintSpec::Kind;
 
 constexpr char kTools[] = "chat.tools";
 constexpr char kChoice[] = "chat.tool_choice";
@@ -62,13 +63,22 @@ class CallsOf {
   RpcError Listed(std::vector<AnswerCall>* calls);
 
  private:
+  using Notes = std::vector<std::string>;
+
   // [TOOL_CALLS] name [ARGS]
   RpcError HeadOf(const v1::Tool& tool, std::vector<int32_t>* head) const;
   RpcError TranslateArguments(int tool, Translated* translated);
-  StatusOr<Translated> TranslateSchema(std::string schema) {
-    return compiler_.Translate({ConstraintSpec::Kind::kJsonSchema, std::move(schema), {}});
-  }
-  // Enough for all tools that are not left to be any object.
+  RpcError TranslateList(std::vector<ListedTool> tools, TranslatedConstraint* list) const;
+  // Which of the tools it is whose schema has to go; at the end of `tools`: none is left.
+  std::vector<ListedTool>::iterator WhoseFault(const RpcError& fault, std::vector<ListedTool>& tools) const;
+  // The parts of a list that are told, as those of the tools. An error: one is of none.
+  RpcError TellParts(const Notes& parts, const ConstraintSource& source, const std::vector<ListedTool>& tools,
+                     Notes* notes) const;
+  // An error where the tool is strict.
+  RpcError LeaveOut(int tool, const RpcError& fault, Notes* notes) const;
+  RpcError LetGo(int tool, const std::string& part, Notes* notes) const;
+
+  // Of what is left for schemas; false: there is no more.
   bool TakeBytes(const v1::Tool& tool) {
     left_bytes_ -= static_cast<int64_t>(tool.name().size() + tool.parameters_json().size());
     return left_bytes_ >= 0;
@@ -78,9 +88,6 @@ class CallsOf {
                            std::to_string(kMostSchemas * compiler_.limits().max_bytes) +
                            " bytes; at most so many are enforced at once");
   }
-  // An error where the tool is strict.
-  RpcError LeaveOut(int tool, const RpcError& fault);
-  RpcError NoteUnenforced(int tool, const std::string& part);
 
   const ServedModel& model_;
   ConstraintCompiler& compiler_;
@@ -99,37 +106,44 @@ RpcError CallsOf::HeadOf(const v1::Tool& tool, std::vector<int32_t>* head) const
   return {};
 }
 
-RpcError CallsOf::LeaveOut(int tool, const RpcError& fault) {
-  if (chat_.tools(tool).strict()) return fault;
-  unenforced_.Add(ParametersPath(tool) + " (" + fault.sentence + ")");
+RpcError CallsOf::LeaveOut(int tool, const RpcError& fault, Notes* notes) const {
+  if (chat_.tools(tool).strict())
+    return fault.field == ParametersPath(tool) ? fault : FieldError(ParametersPath(tool), fault.sentence);
+  notes->push_back(ParametersPath(tool) + " (" + fault.sentence + ")");
   return {};
 }
 
-RpcError CallsOf::NoteUnenforced(int tool, const std::string& part) {
+RpcError CallsOf::LetGo(int tool, const std::string& part, Notes* notes) const {
   if (chat_.tools(tool).strict()) {
     return FieldError(ParametersPath(tool), part + " cannot be enforced, and the tool is strict");
   }
-  unenforced_.Add(ParametersPath(tool) + part);
+  notes->push_back(ParametersPath(tool) + part);
   return {};
 }
 
 RpcError CallsOf::TranslateArguments(int tool, Translated* translated) {
   const v1::Tool& asked = chat_.tools(tool);
+  Notes notes;
   StatusOr<Translated> outcome = TooManyBytes();
-  if (TakeBytes(asked)) outcome = TranslateSchema(ArgumentsSchema(asked.parameters_json()));
+  if (TakeBytes(asked)) {
+    outcome = compiler_.TranslateOnce("arguments " + asked.parameters_json(), [&] {
+      return compiler_.TranslateNow({Kind::kToolArguments, ArgumentsSchema(asked.parameters_json()), {}});
+    });
+  }
   if (!outcome.ok()) {
     const ConstraintSource source{.path = kChoice,
                                   .parts = {{.schema_path = "", .path = ParametersPath(tool)}}};
-    RpcError fault = ConstraintFault(source, kChoice, outcome.status());
+    const RpcError fault = ConstraintFault(source, kChoice, outcome.status());
     if (outcome.status().code() != StatusCode::kInvalidArgument) return fault;
-    if (RpcError error = LeaveOut(tool, fault); !error.ok()) return error;
-    outcome = TranslateSchema(kAnyObject);
+    if (RpcError error = LeaveOut(tool, fault, &notes); !error.ok()) return error;
+    outcome = compiler_.Translate({Kind::kToolArguments, kAnyObject, {}});
     if (!outcome.ok()) return ToRpcError(outcome.status());
   }
   *translated = *std::move(outcome);
   for (const std::string& part : (*translated)->unenforced) {
-    if (RpcError error = NoteUnenforced(tool, part); !error.ok()) return error;
+    if (RpcError error = LetGo(tool, part, &notes); !error.ok()) return error;
   }
+  for (std::string& note : notes) unenforced_.Add(std::move(note));
   return {};
 }
 
@@ -145,51 +159,97 @@ RpcError CallsOf::Marked(std::vector<AnswerCall>* calls) {
   return {};
 }
 
-// Schemas are left out until the rest of the list is one that can be held to. What is no tool's fault is that
-// of their number or size: then the largest goes.
 RpcError CallsOf::Listed(std::vector<AnswerCall>* calls) {
   std::vector<ListedTool> tools;
+  std::string key = MayCallOnce(chat_) ? "call " : "calls ";
   for (int tool = 0; tool < chat_.tools_size(); ++tool) {
     const v1::Tool& asked = chat_.tools(tool);
     if (!MayCallTool(chat_, asked)) continue;
-    const bool fits = TakeBytes(asked);
-    if (!fits) {
-      const RpcError fault = FieldError(ParametersPath(tool), TooManyBytes().sentence());
-      if (RpcError error = LeaveOut(tool, fault); !error.ok()) return error;
+    tools.push_back({.index = tool, .schema = asked.parameters_json()});
+    key += std::to_string(tool) + (asked.strict() ? " strict " : " ") + std::to_string(asked.name().size()) +
+           ' ' + asked.name() + std::to_string(asked.parameters_json().size()) + ' ' +
+           asked.parameters_json();
+  }
+  RpcError fault;
+  const StatusOr<Translated> list =
+      compiler_.TranslateOnce(std::move(key), [&]() -> StatusOr<TranslatedConstraint> {
+        TranslatedConstraint translated;
+        fault = TranslateList(std::move(tools), &translated);
+        if (!fault.ok()) return InvalidArgument(fault.sentence);
+        return translated;
+      });
+  if (!fault.ok()) return fault;
+  if (!list.ok()) return ToRpcError(list.status());
+  for (const std::string& part : (*list)->unenforced) unenforced_.Add(part);
+  calls->push_back(
+      {.head = {syntax_.tool_calls}, .text = std::make_shared<TranslatedGrammar>(compiler_, *list, kTools)});
+  return {};
+}
+
+// Schemas are left out until the rest of the list is one that can be held to.
+RpcError CallsOf::TranslateList(std::vector<ListedTool> tools, TranslatedConstraint* list) const {
+  Notes left_out;
+  int64_t left_bytes = kMostSchemas * compiler_.limits().max_bytes;
+  for (ListedTool& tool : tools) {
+    left_bytes -= static_cast<int64_t>(tool.schema.size());
+    if (left_bytes >= 0) {
+      tool.schema = ArgumentsSchema(tool.schema);
+      continue;
     }
-    tools.push_back({.index = tool, .schema = fits ? ArgumentsSchema(asked.parameters_json()) : kAnyObject});
+    const RpcError fault = FieldError(ParametersPath(tool.index), TooManyBytes().sentence());
+    if (RpcError error = LeaveOut(tool.index, fault, &left_out); !error.ok()) return error;
+    tool.schema = kAnyObject;
   }
   for (;;) {
     ConstraintSource source;
-    StatusOr<Translated> list = TranslateSchema(CallListSchema(chat_, tools, MayCallOnce(chat_), &source));
-    const RpcError fault = list.ok() ? RpcError() : ConstraintFault(source, kChoice, list.status());
-    if (!list.ok() && list.status().code() != StatusCode::kInvalidArgument) return fault;
-    auto faulty = std::find_if(tools.begin(), tools.end(), [&fault](const ListedTool& tool) {
-      return fault.field == ParametersPath(tool.index);
-    });
-    if (!list.ok() && faulty == tools.end()) {
-      faulty = std::max_element(tools.begin(), tools.end(), [this](const ListedTool& a, const ListedTool& b) {
-        const bool a_strict = chat_.tools(a.index).strict(), b_strict = chat_.tools(b.index).strict();
-        return a_strict != b_strict ? a_strict : a.schema.size() < b.schema.size();
-      });
+    const std::string schema = CallListSchema(chat_, tools, MayCallOnce(chat_), &source);
+    StatusOr<TranslatedConstraint> outcome = compiler_.TranslateNow({Kind::kToolCalls, schema, {}});
+    RpcError fault = outcome.ok() ? RpcError() : ConstraintFault(source, kChoice, outcome.status());
+    Notes notes = left_out;
+    if (fault.ok()) fault = TellParts(outcome->unenforced, source, tools, &notes);
+    if (fault.ok()) {
+      *list = *std::move(outcome);
+      list->unenforced = std::move(notes);
+      return {};
     }
-    if (!list.ok()) {
-      if (faulty->schema == kAnyObject) return fault;  // nothing is left to be left out
-      if (RpcError error = LeaveOut(faulty->index, fault); !error.ok()) return error;
-      faulty->schema = kAnyObject;
-      continue;
-    }
-    for (const std::string& part : (*list)->unenforced) {
-      for (size_t i = 0; i < tools.size(); ++i) {
-        if (!LiesInField(part, source.parts[i].schema_path)) continue;
-        const std::string inside = part.substr(source.parts[i].schema_path.size());
-        if (RpcError error = NoteUnenforced(tools[i].index, inside); !error.ok()) return error;
-      }
-    }
-    calls->push_back({.head = {syntax_.tool_calls},
-                      .text = std::make_shared<TranslatedGrammar>(compiler_, *std::move(list), kTools)});
-    return {};
+    const auto faulty = WhoseFault(fault, tools);
+    if (faulty == tools.end()) return fault;
+    if (RpcError error = LeaveOut(faulty->index, fault, &left_out); !error.ok()) return error;
+    faulty->schema = kAnyObject;
   }
+}
+
+RpcError CallsOf::TellParts(const Notes& parts, const ConstraintSource& source,
+                            const std::vector<ListedTool>& tools, Notes* notes) const {
+  for (const std::string& part : parts) {
+    size_t i = 0;
+    while (i < tools.size() && !LiesInField(part, source.parts[i].schema_path) &&
+           !part.starts_with(source.parts[i].schema_path + " ")) {
+      ++i;
+    }
+    if (i == tools.size())
+      return FieldError(kChoice, "brings the schemas of the tools to more than one list can be held to");
+    const std::string inside = part.substr(source.parts[i].schema_path.size());
+    if (RpcError error = LetGo(tools[i].index, inside, notes); !error.ok()) return error;
+  }
+  return {};
+}
+
+// That of the tool that is named; else of the largest, those that are strict last.
+std::vector<ListedTool>::iterator CallsOf::WhoseFault(const RpcError& fault,
+                                                      std::vector<ListedTool>& tools) const {
+  const auto named = std::find_if(tools.begin(), tools.end(), [&fault](const ListedTool& tool) {
+    return fault.field == ParametersPath(tool.index);
+  });
+  const auto weight = [this](const ListedTool& tool) {
+    const size_t bytes = tool.schema == kAnyObject ? 0 : tool.schema.size();
+    return std::pair(bytes > 0 && !chat_.tools(tool.index).strict(), bytes);
+  };
+  const auto largest =
+      std::max_element(tools.begin(), tools.end(),
+                       [&weight](const ListedTool& a, const ListedTool& b) { return weight(a) < weight(b); });
+  const auto faulty = named != tools.end() ? named : largest;
+  return faulty->schema == kAnyObject ? tools.end() : faulty;
 }
 
 // A server that cannot hold a call to anything.

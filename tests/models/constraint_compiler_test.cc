@@ -98,6 +98,20 @@ TEST_F(ConstraintCompilerTest, WhatIsTranslatedIsKeptAndCompiledOnceItIsWanted) 
   EXPECT_EQ(compiler.stats().cached_bytes, kGrammarBytes + bytes) << "counted once";
 }
 
+TEST_F(ConstraintCompilerTest, WhatACallerKnowsByANameIsTranslatedOnce) {
+  ConstraintCompiler& compiler = Make();
+  int32_t made = 0;
+  const auto make = [&]() -> StatusOr<TranslatedConstraint> {
+    if (++made == 1) return InvalidArgument("not yet");
+    return compiler.TranslateNow(Regex("ab"));
+  };
+  EXPECT_FALSE(compiler.TranslateOnce("mine", make).ok());
+  const auto translated = *compiler.TranslateOnce("mine", make);
+  EXPECT_EQ(*compiler.TranslateOnce("mine", make), translated);
+  EXPECT_EQ(made, 2) << "what is refused is not kept";
+  EXPECT_EQ(translated->ebnf, (*compiler.Translate(Regex("ab")))->ebnf);
+}
+
 TEST_F(ConstraintCompilerTest, WhatTookTooLongIsRefusedByNameAndAgainWithoutCompiling) {
   limits_.max_compile_ns = 7'000'000;
   ConstraintCompiler& compiler = Make([this](GrammarWork& work) {

@@ -173,10 +173,27 @@ TEST_P(MarkedCalls, WhatCannotBeHeldToIsToldAndTheRestIsHeld) {
     ASSERT_EQ(unenforced.Parts().size(), 1u);
     EXPECT_THAT(unenforced.Parts()[0], HasSubstr("chat.tools[1].parameters"));
     EXPECT_THAT(unenforced.Parts()[0], HasSubstr(".properties.x"));
-    EXPECT_TRUE(Takes(chat, R"([TOOL_CALLS]ping[ARGS]{"y": [2]})"));
+    EXPECT_TRUE(Takes(chat, R"([TOOL_CALLS]ping[ARGS]{"x": [2]})"));
     EXPECT_FALSE(Takes(chat, "[TOOL_CALLS]ping[ARGS][]")) << "an object it stays";
     EXPECT_FALSE(Takes(chat, "[TOOL_CALLS]weather[ARGS]{}"));
   }
+}
+
+TEST_P(MarkedCalls, TheSmallestPartIsLetGoAndToldWithItsKeyword) {
+  v1::Chat chat = TwoTools(v1::TOOL_CHOICE_MODE_AUTO);
+  chat.mutable_tools(1)->set_parameters_json(
+      R"({"properties": {"x": {"type": "object", "patternProperties": {"a": {}}}, "n": {"type": "integer"}}})");
+  ConstraintParams constraint;
+  Unenforced unenforced;
+  ASSERT_TRUE(Constrain(chat, &constraint, nullptr, &unenforced).ok());
+  EXPECT_THAT(unenforced.Parts(),
+              ::testing::ElementsAre("chat.tools[1].parameters.properties.x (patternProperties)"));
+  EXPECT_TRUE(Takes(chat, R"([TOOL_CALLS]ping[ARGS]{"x": {"b": 1}, "n": 2})"));
+  EXPECT_FALSE(Takes(chat, R"([TOOL_CALLS]ping[ARGS]{"x": 1})"));
+  EXPECT_FALSE(Takes(chat, R"([TOOL_CALLS]ping[ARGS]{"n": "2"})"));
+  chat.mutable_tools(1)->set_strict(true);
+  EXPECT_THAT(Constrain(chat, &constraint).message(),
+              HasSubstr("chat.tools[1].parameters: .properties.x (patternProperties)"));
 }
 
 TEST_P(MarkedCalls, AllSchemasTogetherHaveOneLimit) {
@@ -296,7 +313,7 @@ TEST_P(ListedCalls, OfAListTheSchemaAtFaultAloneIsLeftOut) {
   ASSERT_TRUE(Constrain(chat, &constraint, nullptr, &unenforced).ok());
   ASSERT_EQ(unenforced.Parts().size(), 1u);
   EXPECT_THAT(unenforced.Parts()[0], HasSubstr("chat.tools[1].parameters"));
-  EXPECT_TRUE(Takes(chat, List(R"({"name": "ping", "arguments": {"y": 1}})")));
+  EXPECT_TRUE(Takes(chat, List(R"({"name": "ping", "arguments": {"x": 1}})")));
   EXPECT_FALSE(Takes(chat, List(R"({"name": "weather", "arguments": {}})")));
   chat.mutable_tools(1)->set_strict(true);
   EXPECT_EQ(Constrain(chat, &constraint).field, "chat.tools[1].parameters");
@@ -316,7 +333,24 @@ TEST_P(ListedCalls, OfAListThatIsTooLongTheLargestSchemaIsLeftOut) {
   EXPECT_THAT(unenforced.Parts()[0], HasSubstr("chat.tools[1].parameters"));
   EXPECT_FALSE(Takes(chat, List(R"({"name": "weather", "arguments": {}})")));
   chat.mutable_tools(1)->set_strict(true);
-  EXPECT_FALSE(Constrain(chat, &constraint).ok());
+  EXPECT_EQ(Constrain(chat, &constraint).field, "chat.tools[1].parameters");
+}
+
+// What is kept is told again, and of the tool that it is of in this chat.
+TEST_P(ListedCalls, WhatIsLetGoIsToldEachTime) {
+  v1::Chat chat = TwoTools(v1::TOOL_CHOICE_MODE_AUTO);
+  chat.mutable_tools(1)->set_parameters_json(R"({"properties": {"x": {"not": {}}}})");
+  for (int i = 0; i < 2; ++i) {
+    ConstraintParams constraint;
+    Unenforced unenforced;
+    ASSERT_TRUE(Constrain(chat, &constraint, nullptr, &unenforced).ok());
+    EXPECT_THAT(unenforced.Parts(), ::testing::ElementsAre("chat.tools[1].parameters.properties.x (not)"));
+  }
+  chat.mutable_tools(0)->Swap(chat.mutable_tools(1));
+  ConstraintParams constraint;
+  Unenforced unenforced;
+  ASSERT_TRUE(Constrain(chat, &constraint, nullptr, &unenforced).ok());
+  EXPECT_THAT(unenforced.Parts(), ::testing::ElementsAre("chat.tools[0].parameters.properties.x (not)"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, ListedCalls, ::testing::Values("v3", "v7"));
