@@ -23,6 +23,17 @@ std::vector<PageCopy> Extend(KvStore& store, Lease& lease, int64_t written, int6
   return copies;
 }
 
+TEST(LeaseTest, PagesInSightHoldEveryWindowWhereverItBegins) {
+  const Paging paging(4);
+  for (int32_t window = 1; window < 10; ++window) {
+    const KvLayout layout = TestLayout({window}, paging.tokens());
+    int64_t most = 0;
+    for (int64_t end = window; end < 40; ++end)
+      most = std::max(most, paging.PagesFor(end) - paging.PageOf(end - window));
+    EXPECT_GE(PagesInSight(layout, 0, 100, 1), most) << window;
+  }
+}
+
 TEST(KvStoreTest, GivesEveryPageOnceAndCountsThem) {
   KvStore store(TestLayout({0}, 4), 5, PrefixCache::kOff);
   Lease lease = store.NewLease();
