@@ -854,7 +854,14 @@ TEST(ServedChats, PartsReachTheFormat) {
   for (const char* text : {"a", "", "b"}) chat.mutable_messages(2)->add_parts()->set_text(text);
   EXPECT_EQ(World("v13").Rendered(chat), "<s>[INST]Hi[/INST][THINK]hm[/THINK]Yes</s>[INST]a\n\nb[/INST]");
   EXPECT_THAT(World("v15").Rendered(chat), HasSubstr("[INST]ab[/INST]"));
-  EXPECT_THAT(World("v11").Rendered(chat), StartsWith("chat.messages[1].content: chat format v11"));
+  World without("v11");
+  EXPECT_EQ(without.Rendered(chat), "<s>[INST]Hi[/INST]Yes</s>[INST]a\n\nb[/INST]") << "it has no thoughts";
+  v1::GenerateRequest request;
+  *request.mutable_chat() = chat;
+  request.mutable_stopping()->set_max_tokens(1);
+  CallReader told(without.client(), request);
+  EXPECT_TRUE(told.ReadAll().ok());
+  EXPECT_THAT(told.events().at(0).started().ignored(), ElementsAre("chat.messages[1].thinking"));
   message.set_content("Yes");
   EXPECT_EQ(World("v13").Rendered(chat),
             "chat.messages[1].parts: is given beside content; give one of the two");

@@ -84,7 +84,7 @@ void SetIds(const Json& json, v1::TokenIds* ids) {
   for (const Json& id : json) ids->add_ids(id.get<int32_t>());
 }
 
-std::optional<ApiError> SetPrompt(const Json& json, ScoreBody* parsed) {
+std::optional<ApiError> SetScoredPrompt(const Json& json, ScoreBody* parsed) {
   const Json* prompt = Find(json, "prompt");
   const bool is_chat = Find(json, "messages") != nullptr;
   if (is_chat == (prompt != nullptr)) {
@@ -109,7 +109,7 @@ std::optional<ApiError> ParseScore(std::string_view body, const RequestContext& 
   if (auto fault = ParseBody(body, shape, context, &json, &parsed->ignored)) return fault;
   if (!context.any_model) parsed->request.set_model(TextOf(json, "model"));
   parsed->request.set_cache_salt(TextOf(json, "cache_salt"));
-  if (auto fault = SetPrompt(json, parsed)) return fault;
+  if (auto fault = SetScoredPrompt(json, parsed)) return fault;
   for (const Json& candidate : json["candidates"]) {
     v1::Candidate& proto = *parsed->request.add_candidates();
     if (candidate.is_string()) {
