@@ -94,8 +94,7 @@ class KvStore {
   // Blocks that were hashed on this thread so far, marks apart.
   int64_t hashed_blocks() const { return names_.hashed_blocks(); }
   // Blocks of texts that were looked up, and pages that were leased again, so far, each weighed by what it
-  // takes (many that a fork shares count as one): what it costs to find
-  // texts.
+  // takes (many that a fork shares count as one): what it costs to find texts.
   int64_t walked_blocks() const { return names_.walked() + pages_.walked() + looked_blocks_; }
   // Leases whose need of pages was worked out so far (PagesToReach): what admission costs.
   int64_t sized_leases() const { return sized_leases_; }
