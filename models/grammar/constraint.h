@@ -31,7 +31,8 @@ struct ConstraintLimits {
   int32_t max_repeats = 4096;    // {m,n}, minLength, maxItems and their like
   int32_t max_size = 16384;  // symbols, every repetition written out; kPatternSymbols of a pattern are one
   // Of a tool's arguments, which are compiled while a choice waits: over a vocabulary of 131,072, a symbol
-  // takes some 10 us, one of patterns 80. Symbols; of them in patterns; steps to make its patterns' automata.
+  // takes some 10 us, one of patterns 80. Symbols; of them in patterns; steps to make its patterns' automata,
+  // and to see that they are small.
   int32_t max_tool_size = 8192;
   int32_t max_tool_pattern_size = 2048;
   int64_t max_tool_pattern_steps = 300'000;

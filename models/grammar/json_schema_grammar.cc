@@ -62,7 +62,9 @@ class SchemaTranslator {
         limits_(limits),
         is_relaxed_(is_relaxed),
         rules_(limits.max_size, is_relaxed ? limits.max_tool_pattern_size : limits.max_size),
-        expansion_(root, limits, is_relaxed ? &relaxed_ : nullptr) {}
+        expansion_(root, limits, is_relaxed ? &relaxed_ : nullptr) {
+    if (is_relaxed) work_.steps = limits.max_tool_pattern_steps;
+  }
 
   StatusOr<SchemaGrammar> Translate();
 
@@ -658,6 +660,9 @@ StatusOr<Ebnf> SchemaTranslator::KeyExcept(const std::vector<Property>& properti
       if (is_new) nodes.emplace_back();
     }
     nodes[at].is_name = true;
+  }
+  if (nodes.size() > static_cast<size_t>(limits_.max_size)) {  // the properties' members alone are more
+    return TooLargeFault(place.path, limits_.max_size, " symbols of grammar, repetitions written out");
   }
   const CodePoints plain = CodePoints{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}.Complement();
   TM_ASSIGN_OR_RETURN(

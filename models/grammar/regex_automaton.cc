@@ -195,7 +195,7 @@ class NfaBuilder {
       if (nodes_[n].accepts || !nodes_[n].edges.empty()) alone.push_back({static_cast<int32_t>(n)});
     }
     const size_t most = 4 * alone.size() + 100;
-    return OfSets(std::move(alone), most, work).has_value();
+    return work->Take(static_cast<int64_t>(alone.size())) && OfSets(std::move(alone), most, work).has_value();
   }
 
  private:
@@ -555,6 +555,7 @@ std::optional<RegexNode> ToRegex(const RegexAutomaton& automaton, int64_t most_s
 }
 
 bool IsNearlyDeterministic(const RegexNode& node, RegexWork* work) {
+  if (work->steps < 0) return false;
   NfaBuilder builder(RegexReaders::kAll);
   const int32_t end = builder.Embed(OfAll(/*empty_text_only=*/true));
   builder.Build(node, end);
