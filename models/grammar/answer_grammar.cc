@@ -29,6 +29,8 @@ class AnswerGrammar::Matcher final : public GrammarMatcher {
     return true;
   }
 
+  std::unique_ptr<GrammarMatcher> Copy() const override { return std::make_unique<Matcher>(*this); }
+
   bool IsUnprepared() const override { return state_ == State::kCall && text_ == nullptr; }
   Status Prepare(const std::function<bool()>& wanted) override {
     TM_ASSIGN_OR_RETURN(const std::shared_ptr<const Grammar> text, open_.front()->text->Compile(wanted));
@@ -120,12 +122,12 @@ class AnswerGrammar::Matcher final : public GrammarMatcher {
   const AnswerGrammar& grammar_;
   const AnswerShape& shape_;
   State state_ = State::kAnswer;
-  TextStart start_;                       // of what comes next
-  MessageBytes message_;                  // what has come, as far as start_ asks
-  bool has_begun_ = false;                // the text of the answer's grammar
-  std::vector<const AnswerCall*> open_;   // whose heads begin as this call does
-  size_t at_ = 0;                         // ids of the head so far
-  std::unique_ptr<GrammarMatcher> text_;  // of the answer or the call; null: any, or none yet
+  TextStart start_;                      // of what comes next
+  MessageBytes message_;                 // what has come, as far as start_ asks
+  bool has_begun_ = false;               // the text of the answer's grammar
+  std::vector<const AnswerCall*> open_;  // whose heads begin as this call does
+  size_t at_ = 0;                        // ids of the head so far
+  InnerMatcher text_;                    // of the answer or the call; null: any, or none yet
 };
 
 AnswerGrammar::AnswerGrammar(AnswerShape shape, const Tokenizer& tokenizer, std::vector<int32_t> eos_ids,

@@ -12,6 +12,7 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "kernels/core/status.h"
 
@@ -63,6 +64,28 @@ class GrammarMatcher {
     GrammarWork unbounded;
     return Accept(token, unbounded);
   }
+
+  // One that has come as far, and goes on by itself: what may yet be taken back is tried on it. Null: there
+  // is none. REQUIRES: !IsUnprepared().
+  virtual std::unique_ptr<GrammarMatcher> Copy() const { return nullptr; }
+};
+
+// A matcher within another, copied with it. May be null.
+class InnerMatcher {
+ public:
+  InnerMatcher(std::nullptr_t = nullptr) {}              // NOLINT(google-explicit-constructor)
+  InnerMatcher(std::unique_ptr<GrammarMatcher> matcher)  // NOLINT(google-explicit-constructor)
+      : matcher_(std::move(matcher)) {}
+  InnerMatcher(const InnerMatcher& other)
+      : matcher_(other.matcher_ == nullptr ? nullptr : other.matcher_->Copy()) {}
+  InnerMatcher(InnerMatcher&&) = default;
+  InnerMatcher& operator=(InnerMatcher&&) = default;
+
+  GrammarMatcher* operator->() const { return matcher_.get(); }
+  bool operator==(std::nullptr_t) const { return matcher_ == nullptr; }
+
+ private:
+  std::unique_ptr<GrammarMatcher> matcher_;
 };
 
 // Where the text of an output starts: at the start of a message the space that encoders put in front of its

@@ -139,6 +139,12 @@ class XGrammarMatcher final : public GrammarMatcher {
     return true;
   }
 
+  std::unique_ptr<GrammarMatcher> Copy() const override {
+    auto copy = std::make_unique<XGrammarMatcher>(*this);  // the library's copies are of one state
+    if (matcher_) copy->matcher_.emplace(matcher_->Fork());
+    return copy;
+  }
+
  private:
   bool IsEos(int32_t token) const {
     const std::vector<int32_t>& ids = vocabulary_->eos_ids;

@@ -29,6 +29,8 @@ class ThoughtBudget::Matcher final : public GrammarMatcher {
     return true;
   }
 
+  std::unique_ptr<GrammarMatcher> Copy() const override { return std::make_unique<Matcher>(*this); }
+
   bool IsUnprepared() const override { return answer_ != nullptr && answer_->IsUnprepared(); }
   Status Prepare(const std::function<bool()>& wanted) override { return answer_->Prepare(wanted); }
 
@@ -105,7 +107,7 @@ class ThoughtBudget::Matcher final : public GrammarMatcher {
   int64_t counted_ = 0;
   std::optional<ThoughtTokens> in_text_;  // where the marks are text: in place of the two above
   std::string begun_;                     // of a character, not whole yet: at most 3 bytes
-  std::unique_ptr<GrammarMatcher> answer_;
+  InnerMatcher answer_;
 };
 
 std::unique_ptr<GrammarMatcher> ThoughtBudget::NewMatcher(TextStart start) const {

@@ -74,6 +74,7 @@ class ThoughtGrammar::Matcher final : public GrammarMatcher {
     if (state_ == State::kBegin) answer_ = answer_grammar_.NewMatcher(start_);
   }
 
+  std::unique_ptr<GrammarMatcher> Copy() const override { return std::make_unique<Matcher>(*this); }
   bool IsUnprepared() const override { return answer_ != nullptr && answer_->IsUnprepared(); }
   Status Prepare(const std::function<bool()>& wanted) override { return answer_->Prepare(wanted); }
 
@@ -154,9 +155,9 @@ class ThoughtGrammar::Matcher final : public GrammarMatcher {
   const Grammar& answer_grammar_;
   TextStart start_;  // of what comes next
   State state_;
-  std::string tail_;   // of a thought: what may be the beginning of the mark of its end, where that is text
-  size_t behind_ = 0;  // new lines since that mark
-  std::unique_ptr<GrammarMatcher> answer_;  // null in a thought
+  std::string tail_;     // of a thought: what may be the beginning of the mark of its end, where that is text
+  size_t behind_ = 0;    // new lines since that mark
+  InnerMatcher answer_;  // null in a thought
 };
 
 std::unique_ptr<GrammarMatcher> ThoughtGrammar::NewMatcher(TextStart start) const {

@@ -395,12 +395,35 @@ class CallsOfAnyModel : public MarkedCalls {
     }
   }
 
+  std::vector<uint32_t> MaskOf(GrammarMatcher& matcher) const {
+    std::vector<uint32_t> mask(MaskWords(tokenizer_->vocab_size()));
+    matcher.FillMask(mask);
+    return mask;
+  }
+  // What is tried on a copy changes nothing, and meets the masks that the same tokens meet anywhere.
+  void TryOnCopies(const GrammarMatcher& matcher) {
+    const auto before = matcher.Copy(), first = matcher.Copy(), second = matcher.Copy();
+    const std::vector<uint32_t> mask = MaskOf(*before);
+    for (int step = 0; step < 4 && !first->IsUnprepared(); ++step) {
+      const std::vector<uint32_t> next = MaskOf(*first);
+      ASSERT_EQ(MaskOf(*second), next);
+      int32_t id = Draw(tokenizer_->vocab_size());
+      while (!MaskAllows(next, id)) id = (id + 1) % tokenizer_->vocab_size();
+      if (id == tokenizer_->eos_id()) break;
+      EXPECT_TRUE(first->Accept(id));
+      EXPECT_TRUE(second->Accept(id));
+    }
+    EXPECT_EQ(MaskOf(*before), mask);
+    EXPECT_EQ(MaskOf(*matcher.Copy()), mask);
+  }
+
   // False: it went on for too long.
   bool Say(GrammarMatcher& matcher, std::vector<int32_t>* ids) {
     const int32_t vocab = tokenizer_->vocab_size();
     std::vector<uint32_t> mask(MaskWords(vocab));
     while (ids->size() < 4000) {
       EXPECT_TRUE(!matcher.IsUnprepared() || matcher.Prepare({}).ok());
+      if (Draw(8) == 0) TryOnCopies(matcher);
       std::vector<int32_t> allowed;
       if (matcher.IsFree()) {
         const int32_t special = Draw(2) == 0 ? tokenizer_->eos_id() : *tokenizer_->ControlId("[TOOL_CALLS]");
