@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "kernels/core/utf8.h"
 #include "models/grammar/answer_grammar.h"
 #include "models/grammar/constraint_compiler.h"
 #include "server/answers/call_list_schema.h"
@@ -24,6 +25,8 @@ constexpr char kAnyObject[] = R"({"type":"object"})";
 constexpr size_t kMostUnenforcedBytes = 1024;
 // Of all tools together, in those of one schema: so many, one behind the other, are translated for a request.
 constexpr int64_t kMostSchemas = 16;
+// A list is translated as often as that with one schema less each time, and then without any.
+constexpr int kMostTries = 16;
 
 std::string ToolPath(int tool) { return FieldElement(kTools, static_cast<size_t>(tool)); }
 std::string ParametersPath(int tool) { return ToolPath(tool) + ".parameters"; }
@@ -192,15 +195,18 @@ RpcError CallsOf::TranslateList(std::vector<ListedTool> tools, TranslatedConstra
   int64_t left_bytes = kMostSchemas * compiler_.limits().max_bytes;
   for (ListedTool& tool : tools) {
     left_bytes -= static_cast<int64_t>(tool.schema.size());
+    std::string why = TooManyBytes().sentence();
     if (left_bytes >= 0) {
       tool.schema = ArgumentsSchema(tool.schema);
-      continue;
+      const std::string type = TypeThatIsNoObject(tool.schema);
+      if (type.empty()) continue;
+      why = "has the type " + Excerpt(type) + ", and arguments are an object";
     }
-    const RpcError fault = FieldError(ParametersPath(tool.index), TooManyBytes().sentence());
+    const RpcError fault = FieldError(ParametersPath(tool.index), why);
     if (RpcError error = LeaveOut(tool.index, fault, &left_out); !error.ok()) return error;
     tool.schema = kAnyObject;
   }
-  for (;;) {
+  for (int tries = 1;; ++tries) {
     ConstraintSource source;
     const std::string schema = CallListSchema(chat_, tools, MayCallOnce(chat_), &source);
     StatusOr<TranslatedConstraint> outcome = compiler_.TranslateNow({Kind::kToolCalls, schema, {}});
@@ -214,8 +220,12 @@ RpcError CallsOf::TranslateList(std::vector<ListedTool> tools, TranslatedConstra
     }
     const auto faulty = WhoseFault(fault, tools);
     if (faulty == tools.end()) return fault;
-    if (RpcError error = LeaveOut(faulty->index, fault, &left_out); !error.ok()) return error;
-    faulty->schema = kAnyObject;
+    for (ListedTool& tool : tools) {
+      const bool goes = &tool == &*faulty || (tries > kMostTries && !chat_.tools(tool.index).strict());
+      if (!goes || tool.schema == kAnyObject) continue;
+      if (RpcError error = LeaveOut(tool.index, fault, &left_out); !error.ok()) return error;
+      tool.schema = kAnyObject;
+    }
   }
 }
 

@@ -39,12 +39,23 @@ inline nlohmann::ordered_json NoArguments() {
   return {{"type", "object"}, {"const", nlohmann::ordered_json::object()}};
 }
 
-// What a call's arguments are held to: an object, whatever else the schema says.
+// What a call's arguments are held to: an object, whatever else the schema says. A `type` that is no object
+// stays: nothing could be held to that.
 inline std::string ArgumentsSchema(const std::string& parameters_json) {
   auto schema = nlohmann::ordered_json::parse(parameters_json, nullptr, /*allow_exceptions=*/false);
   if (TakesNoArguments(schema)) schema = NoArguments();
-  if (!schema.contains("type")) schema["type"] = "object";
+  const auto type = schema.find("type");
+  const bool may_be_object =
+      type == schema.end() ||
+      (type->is_array() && std::find(type->begin(), type->end(), "object") != type->end());
+  if (may_be_object) schema["type"] = "object";
   return schema.dump();
+}
+
+// `schema`: that. Its `type`, where no object has it; else "".
+inline std::string TypeThatIsNoObject(const std::string& schema) {
+  const auto parsed = nlohmann::ordered_json::parse(schema);
+  return parsed["type"] == "object" ? "" : parsed["type"].dump();
 }
 
 }  // namespace tramontane

@@ -336,6 +336,40 @@ TEST_P(ListedCalls, OfAListThatIsTooLongTheLargestSchemaIsLeftOut) {
   EXPECT_EQ(Constrain(chat, &constraint).field, "chat.tools[1].parameters");
 }
 
+TEST_P(ListedCalls, OfManyThatAreTooLongAllAreLeftOutAtOnce) {
+  v1::Chat chat = TwoTools(v1::TOOL_CHOICE_MODE_REQUIRED);
+  for (int i = 0; i < 500; ++i) {
+    v1::Tool& tool = *chat.add_tools();
+    tool.set_name("tool_" + std::to_string(i));
+    std::string names;
+    for (int k = 0; k < 50; ++k) names += (k == 0 ? "\"v" : ", \"v") + std::to_string(i * 100 + k) + '"';
+    tool.set_parameters_json(R"({"properties": {"x": {"enum": [)" + names + "]}}}");
+  }
+  ConstraintParams constraint;
+  Unenforced unenforced;
+  ASSERT_TRUE(Constrain(chat, &constraint, nullptr, &unenforced).ok());
+  EXPECT_THAT(unenforced.Parts().back(), HasSubstr(" more"));
+  EXPECT_TRUE(Takes(chat, List(R"({"name": "tool_7", "arguments": {"x": 1}})")));
+  EXPECT_FALSE(Takes(chat, List(R"({"name": "tool_x", "arguments": {}})")));
+}
+
+TEST_P(ListedCalls, ArgumentsAreAnObjectWhateverTheirTypeIs) {
+  v1::Chat chat = TwoTools(v1::TOOL_CHOICE_MODE_REQUIRED);
+  chat.mutable_tools(1)->set_parameters_json(R"({"type": "string"})");
+  ConstraintParams constraint;
+  Unenforced unenforced;
+  ASSERT_TRUE(Constrain(chat, &constraint, nullptr, &unenforced).ok());
+  ASSERT_EQ(unenforced.Parts().size(), 1u);
+  EXPECT_THAT(unenforced.Parts()[0], HasSubstr("chat.tools[1].parameters (has the type \"string\""));
+  EXPECT_FALSE(Takes(chat, List(R"({"name": "ping", "arguments": "x"})")));
+  EXPECT_TRUE(Takes(chat, List(R"({"name": "ping", "arguments": {"x": 1}})")));
+  chat.mutable_tools(1)->set_parameters_json(R"({"type": ["object", "null"]})");
+  EXPECT_FALSE(Takes(chat, List(R"({"name": "ping", "arguments": null})")));
+  chat.mutable_tools(1)->set_parameters_json(R"({"type": "string"})");
+  chat.mutable_tools(1)->set_strict(true);
+  EXPECT_EQ(Constrain(chat, &constraint).field, "chat.tools[1].parameters");
+}
+
 // What is kept is told again, and of the tool that it is of in this chat.
 TEST_P(ListedCalls, WhatIsLetGoIsToldEachTime) {
   v1::Chat chat = TwoTools(v1::TOOL_CHOICE_MODE_AUTO);
