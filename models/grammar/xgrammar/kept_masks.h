@@ -2,8 +2,8 @@
 // grammar_matcher.cc (changes.patch).
 //
 // In the middle of a rule, above all of a string, a text comes back to the same states token after token, and
-// what may follow them stays: they say where their rules began, and what lies before that does not change. The
-// library tries the hundreds of tokens that end the string again at each of them.
+// what may follow them stays: they say where their rules began, and what lies before that does not change.
+// The library tries the hundreds of tokens that end the string again at each of them.
 #pragma once
 
 #include <algorithm>
