@@ -21,7 +21,6 @@ using Kind = ConstraintSpec::Kind;
 
 constexpr char kTools[] = "chat.tools";
 constexpr char kChoice[] = "chat.tool_choice";
-constexpr char kAnyObject[] = R"({"type":"object"})";
 constexpr size_t kMostUnenforcedBytes = 1024;
 // Of all tools together, in those of one schema: so many, one behind the other, are translated for a request.
 constexpr int64_t kMostSchemas = 16;

@@ -102,22 +102,39 @@ std::string CallListSchema(const v1::Chat& chat, const std::vector<ListedTool>& 
                            ConstraintSource* source) {
   Json definitions = Json::object();
   Json calls = Json::array();
-  for (const ListedTool& tool : tools)
-    calls.push_back(CallSchema(chat.tools(tool.index), tool.schema, &definitions));
+  Json names = Json::array();  // of those with any object
+  std::vector<size_t> alternative(tools.size());
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const v1::Tool& tool = chat.tools(tools[i].index);
+    if (tools[i].schema == kAnyObject) {
+      names.push_back(tool.name());
+      continue;
+    }
+    alternative[i] = calls.size();
+    calls.push_back(CallSchema(tool, tools[i].schema, &definitions));
+  }
+  const size_t last = calls.size();
+  if (!names.empty()) {
+    Json any = CallSchema({}, kAnyObject, &definitions);
+    any["properties"]["name"] = {{"enum", std::move(names)}};
+    calls.push_back(std::move(any));
+  }
+  const bool is_one = calls.size() == 1;
   Json schema;
   schema["type"] = "array";
   schema["minItems"] = 1;
   if (one_call) schema["maxItems"] = 1;
-  schema["items"] = calls.size() == 1 ? std::move(calls[0]) : Json{{"anyOf", std::move(calls)}};
+  schema["items"] = is_one ? std::move(calls[0]) : Json{{"anyOf", std::move(calls)}};
   schema["$defs"] = std::move(definitions);
   source->path = "chat.tool_choice";
   source->parts.clear();
   for (size_t i = 0; i < tools.size(); ++i) {
-    const std::string call = tools.size() == 1 ? ".items" : FieldElement(".items.anyOf", i);
+    const bool is_any = tools[i].schema == kAnyObject;
+    const std::string call = is_one ? ".items" : FieldElement(".items.anyOf", is_any ? last : alternative[i]);
     const auto index = static_cast<size_t>(tools[i].index);
     source->parts.push_back({call + ".properties.arguments.$ref",
                              FieldElement("chat.tools", index) + ".parameters",
-                             PlaceOf(chat.tools(tools[i].index))});
+                             PlaceOf(is_any ? v1::Tool() : chat.tools(tools[i].index))});
   }
   return schema.dump();
 }

@@ -11,13 +11,16 @@
 
 namespace tramontane {
 
+inline constexpr char kAnyObject[] = R"({"type":"object"})";
+
 // A tool whose calls are in the list.
 struct ListedTool {
   int index = 0;       // in chat.tools
   std::string schema;  // of its arguments, an object: JSON
 };
 
-// `source` says which field each part of it came from: "chat.tools[1].parameters". REQUIRES: at least one
+// Tools whose arguments are kAnyObject are one alternative together, so that thousands have room. `source`
+// says which field each part of it came from: "chat.tools[1].parameters". REQUIRES: at least one
 // tool.
 std::string CallListSchema(const v1::Chat& chat, const std::vector<ListedTool>& tools, bool one_call,
                            ConstraintSource* source);

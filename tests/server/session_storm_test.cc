@@ -316,6 +316,10 @@ class SessionStorm : public testing::TestWithParam<uint32_t> {
   void ExpectAsAlone(SmallServer& calm, const Turn& turn) {
     v1::GenerateRequest request = turn.request;
     request.clear_session();
+    if (request.has_chat()) {  // without tools: it may not call
+      const int32_t calls = tokenizer_->ControlId("[TOOL_CALLS]").value();
+      (*request.mutable_sampling()->mutable_logit_bias())[calls] = -100;
+    }
     request.clear_chat();
     *request.mutable_token_ids()->mutable_ids() = {turn.prompt.begin(), turn.prompt.end()};
     CallReader reader(calm.client(), request);
