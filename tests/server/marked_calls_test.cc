@@ -179,6 +179,18 @@ TEST_P(MarkedCalls, WhatCannotBeHeldToIsToldAndTheRestIsHeld) {
   }
 }
 
+TEST_P(MarkedCalls, ArgumentsAreAnObjectWhateverTheirTypeIs) {
+  v1::Chat chat = TwoTools(v1::TOOL_CHOICE_MODE_REQUIRED);
+  chat.mutable_tools(1)->set_parameters_json(R"({"type": "string"})");
+  ConstraintParams constraint;
+  Unenforced unenforced;
+  ASSERT_TRUE(Constrain(chat, &constraint, nullptr, &unenforced).ok());
+  ASSERT_EQ(unenforced.Parts().size(), 1u);
+  EXPECT_THAT(unenforced.Parts()[0], HasSubstr("chat.tools[1].parameters"));
+  EXPECT_FALSE(Takes(chat, R"([TOOL_CALLS]ping[ARGS]"x")"));
+  EXPECT_TRUE(Takes(chat, R"([TOOL_CALLS]ping[ARGS]{"x": 1})"));
+}
+
 TEST_P(MarkedCalls, TheSmallestPartIsLetGoAndToldWithItsKeyword) {
   v1::Chat chat = TwoTools(v1::TOOL_CHOICE_MODE_AUTO);
   chat.mutable_tools(1)->set_parameters_json(
