@@ -22,7 +22,7 @@
 namespace tramontane {
 namespace {
 
-using Json = nlohmann::json;
+using ReplyJson = nlohmann::json;
 
 constexpr char kCompletion[] = R"({"prompt": "hi", "max_tokens": 2})";
 
@@ -43,12 +43,12 @@ class GatewayTest : public ::testing::Test {
     return Fetch(gateway_->address(), request);
   }
   // What an OpenAI client would make of a refusal.
-  Json ErrorOf(const HttpReply& reply) {
-    const Json body = Json::parse(reply.body, nullptr, false);
+  ReplyJson ErrorOf(const HttpReply& reply) {
+    const ReplyJson body = ReplyJson::parse(reply.body, nullptr, false);
     for (const char* key : {"message", "type", "param", "code"}) {
       EXPECT_TRUE(body.contains("error") && body["error"].contains(key)) << reply.body;
     }
-    return body.value("error", Json::object());
+    return body.value("error", ReplyJson::object());
   }
 
   GatewayOptions options_;
@@ -69,12 +69,12 @@ TEST_F(GatewayTest, AnUnknownPathIsNamedAsItWasSent) {
        {"/v1/embeddings", "/v1/v1/completions", "/v1/metrics", "/%6detrics", "/v1/%62?a=b"}) {
     const HttpReply reply = Ask(HttpPost(path, "{}"));
     EXPECT_EQ(reply.status, 404) << path;
-    const Json error = ErrorOf(reply);
+    const ReplyJson error = ErrorOf(reply);
     EXPECT_EQ(error["code"], "unknown_url");
     const std::string sent(path);
     EXPECT_EQ(error["message"], "unknown path " + sent.substr(0, sent.find('?')));
   }
-  const Json error = ErrorOf(Ask(HttpGet("/v1//completions/")));
+  const ReplyJson error = ErrorOf(Ask(HttpGet("/v1//completions/")));
   EXPECT_EQ(error["message"], "/v1//completions/ is for POST, not GET");
 }
 
@@ -328,8 +328,8 @@ TEST_F(GatewayTest, ProbesAreAnsweredWhileEveryHandlerIsBusy) {
 TEST_F(GatewayTest, VersionLoadAndMetricsAreTold) {
   client_.load.set_open_streams(17);
   options_.metrics = [] { return std::string("a_metric 1\n"); };
-  EXPECT_EQ(Json::parse(Ask(HttpGet("/version")).body), Json({{"version", "1.2.3"}}));
-  EXPECT_EQ(Json::parse(Ask(HttpGet("/load")).body), Json({{"server_load", 17}}));
+  EXPECT_EQ(ReplyJson::parse(Ask(HttpGet("/version")).body), ReplyJson({{"version", "1.2.3"}}));
+  EXPECT_EQ(ReplyJson::parse(Ask(HttpGet("/load")).body), ReplyJson({{"server_load", 17}}));
   const HttpReply metrics = Ask(HttpGet("/metrics"));
   EXPECT_EQ(metrics.body.find("a_metric 1\n"), 0u);
   EXPECT_EQ(metrics.Header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
