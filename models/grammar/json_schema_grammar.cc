@@ -152,7 +152,8 @@ Ebnf SchemaTranslator::Relaxed(const JsonValue& schema, const Place& place, cons
   relaxed_.ReturnTo(before);
   relaxed_.Add(RelaxedPart(fault, place, schema, limits_));
   std::vector<Ebnf> types;
-  for (const std::string_view type : TypesOf(TypeAlone(schema))) {
+  const JsonValue alone = TypeAlone(schema);  // outlives the names of its types
+  for (const std::string_view type : TypesOf(alone)) {
     if (type == "null") {
       types.push_back(EbnfLiteral("null"));
     } else if (type == "boolean") {

@@ -11,8 +11,8 @@ namespace tramontane {
 class Paging {
  public:
   constexpr explicit Paging(int32_t page_size) : tokens_(page_size) {}
-  constexpr Paging(const KvFormat& format)
-      : Paging(format.page_size) {}  // NOLINT(google-explicit-constructor)
+  constexpr Paging(const KvFormat& format)  // NOLINT(google-explicit-constructor)
+      : Paging(format.page_size) {}
 
   constexpr int32_t tokens() const { return tokens_; }  // of a page
   // The index of a position's page, which is the number of whole pages in front of it; its offset there.
