@@ -496,7 +496,7 @@ TEST(AnswerReaderProperty, WhereTheAnswerIsCutMakesNoDifference) {
     if (HasFailure()) return;
     whole_calls += whole.Whole().size();
   }
-  EXPECT_GT(whole_calls, 300u);
+  EXPECT_GT(whole_calls, static_cast<size_t>(ScaledCount(300)));
 }
 
 // A call that is cut off anywhere is told up to there, and so is the beginning of what it would have been.
