@@ -7,6 +7,7 @@
 
 #include "kernels/core/utf8.h"
 #include "models/grammar/schema_keywords.h"
+#include "models/grammar/schema_reference.h"
 
 namespace tramontane {
 namespace {

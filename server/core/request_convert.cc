@@ -8,6 +8,7 @@
 
 #include "models/chat/thought_in_text.h"
 #include "server/answers/answer_constraint.h"
+#include "server/answers/answer_splitter.h"
 #include "server/answers/called_tools.h"
 #include "server/answers/constraint_convert.h"
 #include "server/answers/thought_budget.h"
