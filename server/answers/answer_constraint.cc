@@ -111,7 +111,11 @@ RpcError CallsOf::HeadOf(const v1::Tool& tool, std::vector<int32_t>* head) const
 RpcError CallsOf::LeaveOut(int tool, const RpcError& fault, Notes* notes) const {
   if (chat_.tools(tool).strict())
     return fault.field == ParametersPath(tool) ? fault : FieldError(ParametersPath(tool), fault.sentence);
-  notes->push_back(ParametersPath(tool) + " (" + fault.sentence + ")");
+  // Of ".properties.x.pattern: ..", the keyword.
+  const std::string place = fault.sentence.substr(0, fault.sentence.find(':'));
+  const bool names_keyword = place.starts_with('.') && place.size() < fault.sentence.size();
+  const std::string why = names_keyword ? place.substr(place.rfind('.') + 1) : fault.sentence;
+  notes->push_back(ParametersPath(tool) + " (" + why + ")");
   return {};
 }
 
@@ -194,14 +198,14 @@ RpcError CallsOf::TranslateList(std::vector<ListedTool> tools, TranslatedConstra
   int64_t left_bytes = kMostSchemas * compiler_.limits().max_bytes;
   for (ListedTool& tool : tools) {
     left_bytes -= static_cast<int64_t>(tool.schema.size());
-    std::string why = TooManyBytes().sentence();
+    RpcError fault = FieldError(ParametersPath(tool.index), TooManyBytes().sentence());
     if (left_bytes >= 0) {
       tool.schema = ArgumentsSchema(tool.schema);
       const std::string type = TypeThatIsNoObject(tool.schema);
       if (type.empty()) continue;
-      why = "has the type " + Excerpt(type) + ", and arguments are an object";
+      fault = FieldError(ParametersPath(tool.index),
+                         ".type: is " + Excerpt(type) + ", and arguments of a tool are an object");
     }
-    const RpcError fault = FieldError(ParametersPath(tool.index), why);
     if (RpcError error = LeaveOut(tool.index, fault, &left_out); !error.ok()) return error;
     tool.schema = kAnyObject;
   }

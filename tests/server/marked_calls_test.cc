@@ -186,7 +186,7 @@ TEST_P(MarkedCalls, ArgumentsAreAnObjectWhateverTheirTypeIs) {
   Unenforced unenforced;
   ASSERT_TRUE(Constrain(chat, &constraint, nullptr, &unenforced).ok());
   ASSERT_EQ(unenforced.Parts().size(), 1u);
-  EXPECT_THAT(unenforced.Parts()[0], HasSubstr("chat.tools[1].parameters"));
+  EXPECT_EQ(unenforced.Parts()[0], "chat.tools[1].parameters (type)");
   EXPECT_FALSE(Takes(chat, R"([TOOL_CALLS]ping[ARGS]"x")"));
   EXPECT_TRUE(Takes(chat, R"([TOOL_CALLS]ping[ARGS]{"x": 1})"));
 }
@@ -372,7 +372,7 @@ TEST_P(ListedCalls, ArgumentsAreAnObjectWhateverTheirTypeIs) {
   Unenforced unenforced;
   ASSERT_TRUE(Constrain(chat, &constraint, nullptr, &unenforced).ok());
   ASSERT_EQ(unenforced.Parts().size(), 1u);
-  EXPECT_THAT(unenforced.Parts()[0], HasSubstr("chat.tools[1].parameters (has the type \"string\""));
+  EXPECT_EQ(unenforced.Parts()[0], "chat.tools[1].parameters (type)");
   EXPECT_FALSE(Takes(chat, List(R"({"name": "ping", "arguments": "x"})")));
   EXPECT_TRUE(Takes(chat, List(R"({"name": "ping", "arguments": {"x": 1}})")));
   chat.mutable_tools(1)->set_parameters_json(R"({"type": ["object", "null"]})");
