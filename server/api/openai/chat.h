@@ -47,6 +47,8 @@ Field ThinkingTokenBudget();
 Field AddGenerationPrompt();
 Field TemplateArguments();
 Field ContinueFinalMessage();
+// All of these of a body that may be a chat, which makes a prompt of it and no answer.
+std::vector<Field> ChatPromptFields();
 // A checked body with these rows.
 std::optional<ApiError> ConvertChat(const Json& json, v1::Chat* chat, FieldNames* names);
 

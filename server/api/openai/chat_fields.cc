@@ -212,6 +212,18 @@ Field ContinueFinalMessage() {
           .doc = "The last message is the assistant's, and the answer goes on from it. Default false."};
 }
 
+std::vector<Field> ChatPromptFields() {
+  return std::vector<Field>{
+             {.name = "messages", .shape = MessagesShape(), .doc = "A chat.", .path = "chat.messages"},
+             {.name = "tools", .shape = ToolsShape(), .doc = "Of the chat.", .path = "chat.tools"},
+             ReasoningEffort(),
+             TemplateArguments(),
+             AddGenerationPrompt(),
+             ContinueFinalMessage(),
+         } +
+         ToolChoiceFields();
+}
+
 Shape ChatCompletionShape(const FieldLimits& limits) {
   return ClosedObject(std::vector<Field>{ModelRow()} + ChatFields() + ToolChoiceFields() +
                       ChatOutputFields() + GenerationFields(limits) +

@@ -34,29 +34,22 @@ std::vector<Field> ForeignScoreFields() {
 }  // namespace
 
 Shape ScoreShape() {
-  return ClosedObject(
-      std::vector<Field>{
-          ModelRow(),
-          {.name = "prompt",
-           .shape = TextOrIds(),
-           .doc = "Text or token ids. Exactly one of this and `messages`."},
-          {.name = "messages", .shape = MessagesShape(), .doc = "A chat.", .path = "chat.messages"},
-          {.name = "tools", .shape = ToolsShape(), .doc = "Of the chat.", .path = "chat.tools"},
-          {.name = "candidates",
-           .shape = ArrayOf(TextOrIds(), 1),
-           .doc = "What may follow the prompt: texts or token ids, one score each.",
-           .required = true,
-           .path = "candidates"},
-          {.name = "cache_salt",
-           .shape = String(0, kMaxCacheSaltFieldBytes),
-           .doc = "Prompts share cached pages only with those of the same salt.",
-           .path = "cache_salt"},
-          ReasoningEffort(),
-          TemplateArguments(),
-          AddGenerationPrompt(),
-          ContinueFinalMessage(),
-      } +
-      ToolChoiceFields() + ForeignScoreFields());
+  return ClosedObject(std::vector<Field>{
+                          ModelRow(),
+                          {.name = "prompt",
+                           .shape = TextOrIds(),
+                           .doc = "Text or token ids. Exactly one of this and `messages`."},
+                          {.name = "candidates",
+                           .shape = ArrayOf(TextOrIds(), 1),
+                           .doc = "What may follow the prompt: texts or token ids, one score each.",
+                           .required = true,
+                           .path = "candidates"},
+                          {.name = "cache_salt",
+                           .shape = String(0, kMaxCacheSaltFieldBytes),
+                           .doc = "Prompts share cached pages only with those of the same salt.",
+                           .path = "cache_salt"},
+                      } +
+                      ChatPromptFields() + ForeignScoreFields());
 }
 
 const Shape& ScoredShape() {

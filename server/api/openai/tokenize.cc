@@ -20,8 +20,6 @@ Shape TokenizeShape() {
           ModelRow(),
           {.name = "prompt", .shape = String(), .doc = "Exactly one of this and `messages`.", .path = "text"},
           {.name = "content", .shape = String(), .doc = "Another name of `prompt`."},
-          {.name = "messages", .shape = MessagesShape(), .doc = "A chat.", .path = "chat.messages"},
-          {.name = "tools", .shape = ToolsShape(), .doc = "Of the chat.", .path = "chat.tools"},
           {.name = "add_special_tokens",
            .shape = Boolean(),
            .doc = "Begin a prompt with the beginning-of-sequence token. Default true, but for an empty "
@@ -32,12 +30,8 @@ Shape TokenizeShape() {
            .shape = Boolean(),
            .doc = "Also each token as text. Default false.",
            .path = "pieces"},
-          ReasoningEffort(),
-          TemplateArguments(),
-          AddGenerationPrompt(),
-          ContinueFinalMessage(),
       } +
-      ToolChoiceFields() + ForeignTokenizeFields());
+      ChatPromptFields() + ForeignTokenizeFields());
 }
 
 Shape DetokenizeShape() {
