@@ -1,5 +1,5 @@
-// MustCallTools: whether a chat's answer has to be tool calls. Apart from tool_choice.h for those who know
-// nothing of a tokenizer. Any thread.
+// MustCallTools: whether a chat's answer has to be tool calls. A header alone, so that doors need not link
+// what called_tools.h checks. Any thread.
 #pragma once
 
 #include "tramontane/v1/inference.pb.h"
