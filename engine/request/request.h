@@ -60,6 +60,15 @@ struct ConstraintParams {
   bool goes_before_min_tokens = false;
 };
 
+// Whose part of the machine a request takes, and when.
+struct ShareParams {
+  std::string caller;    // requests of one caller share one part; "": of none, and nobody's part bounds it
+  int32_t weight = 1;    // of the caller: parts of seats and of prefill tokens are proportional to it
+  int32_t priority = 0;  // lower is admitted first
+};
+inline constexpr int32_t kMostPriority = 1'000;  // and the least is as far below 0
+inline constexpr int32_t kMostWeight = 1'000;
+
 struct Request {
   std::string id;
   std::vector<int32_t> prompt;  // token ids, at least one
@@ -74,6 +83,7 @@ struct Request {
   // How the text goes on when its context is full; unset: as EngineLimits says. n_ctx and n_discard may be 0
   // for what ContextPolicyOf makes of it.
   std::optional<ContextPolicy> context_policy;
+  ShareParams share;
   std::string cache_salt;  // requests share pages only with those of the same salt; any bytes
   // Its pages stay cached while others can go, up to half of the pool: a session goes on from them.
   bool prefers_cache = false;
