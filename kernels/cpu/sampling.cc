@@ -10,6 +10,7 @@
 //   race      a hash for each candidate; a logarithm only for the few whose v / w could still win
 //   filters   a histogram of logits finds where top_k or top_p cuts; only the bucket that is cut is sorted
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -221,12 +222,39 @@ float Adjust(const SamplingRow& row, const LogitAdjust& adjust, float logit) {
   return logit + adjust.bias;
 }
 
-// Logits after the row's adjustments and mask, in scratch; the logits themselves where there is neither.
+// logits[part] where the mask has a bit, else -inf. Most masks allow nearly all tokens or hardly any, so the
+// rarer kind is written one by one.
+void CopyAllowed(const float* logits, const uint32_t* mask, Part part, float* out) {
+  constexpr int64_t kBits = 16;  // a part begins at a multiple of them
+  for (int64_t t = part.begin; t < part.end; t += kBits) {
+    const int64_t count = std::min(kBits, part.end - t);
+    const uint32_t all = (1u << count) - 1;
+    const uint32_t allowed = mask[t / 32] >> (t % 32) & all;
+    if (2 * std::popcount(allowed) > count) {
+      std::copy_n(logits + t, count, out + t);
+      for (uint32_t left = all & ~allowed; left != 0; left &= left - 1)
+        out[t + std::countr_zero(left)] = -kInfinity;
+    } else {
+      std::fill_n(out + t, count, -kInfinity);
+      for (uint32_t left = allowed; left != 0; left &= left - 1) {
+        const int64_t token = t + std::countr_zero(left);
+        out[token] = logits[token];
+      }
+    }
+  }
+}
+
+// Logits after the row's adjustments and mask, in scratch; the logits themselves where there is neither. No
+// adjustment brings back a token that the mask bans: -inf stays -inf.
 const float* AdjustedLogits(const SampleParams& params, const SamplingRow& row, const float* logits,
                             int64_t vocab, const SampleScratch& scratch, const PartRunner& runner) {
   if (row.adjust_begin == row.adjust_end && row.mask_row < 0) return logits;
   runner.ForParts([&](int64_t, Part part) {
-    std::copy_n(logits + part.begin, part.size(), scratch.adjusted + part.begin);
+    if (row.mask_row < 0) {
+      std::copy_n(logits + part.begin, part.size(), scratch.adjusted + part.begin);
+    } else {
+      CopyAllowed(logits, params.masks + row.mask_row * ((vocab + 31) / 32), part, scratch.adjusted);
+    }
   });
   for (int32_t i = row.adjust_begin; i < row.adjust_end; ++i) {
     const LogitAdjust& adjust = params.adjusts[i];
@@ -235,13 +263,6 @@ const float* AdjustedLogits(const SampleParams& params, const SamplingRow& row, 
     if (adjust.token >= vocab) continue;
     scratch.adjusted[adjust.token] = Adjust(row, adjust, scratch.adjusted[adjust.token]);
   }
-  if (row.mask_row < 0) return scratch.adjusted;
-  const uint32_t* mask = params.masks + row.mask_row * ((vocab + 31) / 32);
-  runner.ForParts([&](int64_t, Part part) {
-    for (int64_t t = part.begin; t < part.end; ++t) {
-      if ((mask[t / 32] >> (t % 32) & 1u) == 0) scratch.adjusted[t] = -kInfinity;
-    }
-  });
   return scratch.adjusted;
 }
 
