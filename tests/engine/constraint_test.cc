@@ -297,6 +297,28 @@ TEST(Constraint, AMaskThatIsNotFilledIsNotWaitedForAndChangesNoToken) {
   EXPECT_EQ(constrained->choice().ids, alone(Constrained("constrained", Rising(8), 20, 6)));
 }
 
+TEST(Constraint, TheEngineFillsLightMasksItselfWhereNoWorkerIsFree) {
+  EngineLimits limits = SmallLimits(64);
+  limits.max_constraint_step_ns = 1 * kMs;
+  limits.mask_workers = 1;
+  SteppedEngine test(limits, {0}, &Letters());
+  const auto light = std::make_shared<FakeGrammar>(Rising(20)->rule(),
+                                                   [](const std::vector<int32_t>&) { return int64_t{1000}; });
+  auto reader = test.Submit(Constrained("light", light, 40));
+  while (reader->Poll(), reader->choice().ids.size() < 4) test.Step();
+  Gate gate(1);
+  auto stuck = test.Submit(Constrained("stuck", GatedRising(8, gate), 20, 6));
+  while (gate.arrived() == 0) test.Step();
+  for (int step = 0; step < 200 && !reader->done(); ++step) {
+    test.Step();
+    reader->Poll();
+  }
+  EXPECT_TRUE(reader->done()) << "the only worker is still at the other one's mask";
+  ExpectRising(reader->choice().ids, 20);
+  gate.Open();
+  test.RunToEnd({stuck.get()});
+}
+
 TEST(Constraint, PagesOfAChoiceThatWaitsForItsMaskGoToTheOthers) {
   EngineLimits limits = SmallLimits(16);
   limits.max_constraint_step_ns = 1 * kMs;

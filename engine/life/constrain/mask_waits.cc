@@ -28,7 +28,7 @@ MaskWaits::Failures MaskWaits::Wait(const StepPlan& plan) {
   while (IsWorthWaiting(plan)) {
     const int64_t left_ns = until_ns - clock.NowNs();
     if (left_ns <= 0) break;
-    wake_.Wait(left_ns);
+    if (!workers_.HelpOnce()) wake_.Wait(left_ns);
   }
   return HoldLateRows(plan);
 }

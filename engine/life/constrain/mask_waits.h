@@ -1,8 +1,8 @@
 // MaskWaits: choices whose next token waits for a mask, which the mask workers fill beside the forward pass.
 //
-// A step waits a little for the masks of its rows, where the device computes meanwhile; a row whose mask was
-// not filled in time sits the step out and is computed again, and so does one whose grammar is still to be
-// compiled. Tokens depend on none of that. Engine thread.
+// A step waits a little for the masks of its rows, where the device computes meanwhile, and fills some of
+// them itself; a row whose mask was not filled in time sits the step out and is computed again, and so does
+// one whose grammar is still to be compiled. Tokens depend on none of that. Engine thread.
 #pragma once
 
 #include <cstdint>

@@ -7,9 +7,6 @@
 namespace tramontane {
 namespace {
 
-// Longer than nearly all masks take, and than a step should wait.
-constexpr int64_t kSlowNs = 1'000'000;
-
 // The forced tokens may be text themselves; control tokens leave the start of a message where it is.
 TextStart StartOfText(const Request& request, const Tokenizer& tokenizer) {
   MessageBytes message(tokenizer);
@@ -109,7 +106,7 @@ void OutputConstraint::FillMask(GrammarWork& work) {
 // together.
 void OutputConstraint::Charge(const GrammarWork& work) {
   spent_ns_ += work.spent_ns;
-  slow_ = work.spent_ns > kSlowNs;
+  last_ns_ = work.spent_ns;
   const int64_t change = step_ns_ / live_->request.choices - work.spent_ns;
   const int64_t left = live_->constraint_left_ns.fetch_add(change, std::memory_order_relaxed) + change;
   const int64_t most = ConstraintStart::kStepsAhead * step_ns_;

@@ -47,7 +47,10 @@ class OutputConstraint {
   std::span<const uint32_t> mask() const;  // [MaskWords(vocab_size)] of the next token; empty: any may come
   const Status& fault() const { return fault_; }                 // not OK: the choice ends with it
   int64_t TakeSpentNs() { return std::exchange(spent_ns_, 0); }  // since the last call
-  bool slow() const { return slow_; }  // the last work took so long that nobody should wait for the next
+  // The last work took so long that nobody should wait for the next; so little that the engine may do the
+  // next itself.
+  bool slow() const { return last_ns_ > 1'000'000; }
+  bool light() const { return 0 < last_ns_ && last_ns_ < 100'000; }
 
   // Nobody wants to know any more. Work that is being done ends soon.
   void Abandon() { abandoned_.store(true, std::memory_order_relaxed); }
@@ -78,7 +81,7 @@ class OutputConstraint {
   std::vector<uint32_t> mask_;               // empty: none was filled for this choice yet
   Status fault_;
   int64_t spent_ns_ = 0;
-  bool slow_ = false;
+  int64_t last_ns_ = 0;
 };
 
 }  // namespace tramontane
