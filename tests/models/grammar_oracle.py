@@ -1,7 +1,8 @@
 """Judges by people who never saw our grammars: Python's jsonschema with all its format checkers, pydantic's types
 with email-validator, and re.
 
-Usage: grammar_oracle.py WRITE_GRAMMAR_SAMPLES. TRAMONTANE_TEST_SCALE (percent) scales the count, TRAMONTANE_TEST_SEED
+Usage: grammar_oracle.py WRITE_GRAMMAR_SAMPLES, or, for the arguments of calls, grammar_oracle.py --calls ANSWERS_TEST.
+TRAMONTANE_TEST_SCALE (percent) scales the count, TRAMONTANE_TEST_SEED
 chooses another run.
 """
 
@@ -12,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import uuid
 
 import jsonschema
@@ -62,18 +64,38 @@ def fault_of(sample):
     return format_fault_of(schema["format"], value) if is_format else None
 
 
+def samples_of_grammars(program, count, seed):
+    print(f"{count} samples, seed {seed}")
+    samples = subprocess.run([program, str(count), str(seed)], stdout=subprocess.PIPE, check=True).stdout.decode()
+    lines = samples.removesuffix("\n").split("\n")
+    assert len(lines) == count, f"{len(lines)} samples came"
+    return lines
+
+
+def samples_of_calls(program):
+    with tempfile.NamedTemporaryFile() as file:
+        subprocess.run(
+            [program, "--gtest_filter=*WrittenForAnOracle*"],
+            env={**os.environ, "TRAMONTANE_CALL_SAMPLES": file.name},
+            check=True,
+        )
+        lines = file.read().decode().split("\n")[:-1]
+    if not lines:
+        print("this build has no structured output")
+        sys.exit(77)
+    return lines
+
+
 def main():
     percent = int(os.environ.get("TRAMONTANE_TEST_SCALE", "100"))
     count = max(100, 2000 * percent // 100)
     seed = int(os.environ.get("TRAMONTANE_TEST_SEED", 20261121))
-    print(f"{count} samples, seed {seed}")
     lacking = sorted({*TYPES, "idn-hostname", "iri", "json-pointer", "uri-template"} - {*FORMATS.checkers, "uuid4"})
     assert not lacking, f"jsonschema does not check {lacking}"
-    samples = subprocess.run(
-        [sys.argv[1], str(count), str(seed)], stdout=subprocess.PIPE, check=True
-    ).stdout.decode()
-    lines = samples.removesuffix("\n").split("\n")
-    assert len(lines) == count, f"{len(lines)} samples came"
+    if sys.argv[1] == "--calls":
+        lines = samples_of_calls(sys.argv[2])
+    else:
+        lines = samples_of_grammars(sys.argv[1], count, seed)
     faults = 0
     for line in lines:
         sample = json.loads(line)

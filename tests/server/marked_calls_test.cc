@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -16,6 +19,7 @@
 
 #include "models/grammar/constraint_compiler.h"
 #include "tests/models/tekken_test_file.h"
+#include "tests/support/random_constraints.h"
 
 namespace tramontane {
 namespace {
@@ -436,6 +440,38 @@ class CallsOfAnyModel : public MarkedCalls {
     }
   }
 
+  std::map<std::string, json> DrawTools(const std::function<json()>& draw_schema) {
+    std::map<std::string, json> schemas;
+    for (int i = 1 + Draw(4); i-- > 0;) {
+      const std::string name =
+          std::string(static_cast<size_t>(1 + Draw(3)), 'a') + (Draw(2) == 0 ? "_b" : "");
+      if (!schemas.contains(name)) schemas[name] = draw_schema();
+    }
+    return schemas;
+  }
+  static v1::Chat ChatWith(const std::map<std::string, json>& schemas) {
+    v1::Chat chat;
+    for (const auto& [name, schema] : schemas) {
+      v1::Tool* tool = chat.add_tools();
+      tool->set_name(name);
+      tool->set_parameters_json(schema.dump());
+    }
+    return chat;
+  }
+  // (name, arguments) of each call of an answer; none where it went on for too long.
+  std::vector<std::pair<std::string, json>> CallsOf(const std::map<std::string, json>& schemas) {
+    v1::Chat chat = ChatWith(schemas);
+    if (Draw(3) == 0) chat.set_parallel_tool_calls(false);
+    ConstraintParams constraint;
+    EXPECT_TRUE(Constrain(chat, &constraint).ok());
+    const auto matcher = constraint.grammar->NewMatcher(TextStart::kOfMessage);
+    std::vector<int32_t> ids;
+    if (!Say(*matcher, &ids)) return {};
+    const auto said = CallsIn(ids);
+    EXPECT_TRUE(!chat.has_parallel_tool_calls() || said.size() <= 1);
+    return said;
+  }
+
   std::vector<uint32_t> MaskOf(GrammarMatcher& matcher) const {
     std::vector<uint32_t> mask(MaskWords(tokenizer_->vocab_size()));
     matcher.FillMask(mask);
@@ -518,32 +554,39 @@ class CallsOfAnyModel : public MarkedCalls {
 TEST_P(CallsOfAnyModel, EachCallNamesAToolAndItsArgumentsAreValid) {
   size_t calls = 0;
   for (int round = 0; round < 30; ++round) {
-    v1::Chat chat;
-    std::map<std::string, json> schemas;
-    for (int i = 1 + Draw(4); i-- > 0;) {
-      const std::string name =
-          std::string(static_cast<size_t>(1 + Draw(3)), 'a') + (Draw(2) == 0 ? "_b" : "");
-      if (schemas.contains(name)) continue;
-      schemas[name] = RandomSchema();
-      v1::Tool* tool = chat.add_tools();
-      tool->set_name(name);
-      tool->set_parameters_json(schemas[name].dump());
-    }
-    if (Draw(3) == 0) chat.set_parallel_tool_calls(false);
-    ConstraintParams constraint;
-    ASSERT_TRUE(Constrain(chat, &constraint).ok());
-    const auto matcher = constraint.grammar->NewMatcher(TextStart::kOfMessage);
-    std::vector<int32_t> ids;
-    if (!Say(*matcher, &ids)) continue;
-    const auto said = CallsIn(ids);
+    const auto schemas = DrawTools([&] { return RandomSchema(); });
+    const auto said = CallsOf(schemas);
     calls += said.size();
-    EXPECT_TRUE(!chat.has_parallel_tool_calls() || said.size() <= 1);
     for (const auto& [name, arguments] : said) {
       ASSERT_TRUE(schemas.contains(name)) << name;
-      ExpectValid(arguments, schemas[name]);
+      ExpectValid(arguments, schemas.at(name));
     }
   }
   EXPECT_GT(calls, 10u);
+}
+
+// grammar_oracle.py judges them.
+TEST_P(CallsOfAnyModel, OfSchemasOfEveryKindAreWrittenForAnOracle) {
+  const char* const path = std::getenv("TRAMONTANE_CALL_SAMPLES");
+  if (path == nullptr) GTEST_SKIP() << "TRAMONTANE_CALL_SAMPLES, a file for the calls, is not set";
+  std::ofstream file(path, std::ios::app);
+  for (size_t calls = 0; calls < 100;) {
+    const auto schemas = DrawTools([&] {
+      json any = json::parse(tramontane::RandomSchema(random_));
+      json schema = {{"type", "object"}, {"required", {"any"}}, {"additionalProperties", false}};
+      if (any.is_object() && any.contains("$defs"))
+        schema["$defs"] = std::exchange(any["$defs"], json::object());
+      schema["properties"] = {{"any", std::move(any)}, {"n", {{"type", "integer"}}}};
+      return schema;
+    });
+    if (!LetGo(ChatWith(schemas)).empty()) continue;
+    for (const auto& [name, arguments] : CallsOf(schemas)) {
+      const auto schema = schemas.find(name);
+      ASSERT_NE(schema, schemas.end()) << name;
+      file << json{{"schema", schema->second.dump()}, {"text", arguments.dump()}} << '\n';
+      ++calls;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, CallsOfAnyModel, ::testing::Values("v7", "v11", "v13"));
