@@ -8,12 +8,10 @@ import json
 import statistics
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
-from context_policies import served
+from context_policies import post, served
 
-WRITE_FILE = {"path": {"type": "string"}, "content": {"type": "string"}}
 MODES = ["insert", "replace"]
 fresh = itertools.count()
 
@@ -30,40 +28,51 @@ def some_tools(count: int, suffix: str) -> list[dict]:
     ]
 
 
+# Its content outlasts every max_tokens here.
+LONG_FILE = tool("write_file", {f"part_{i}": {"type": "string", "minLength": 1500} for i in range(8)})
+
+
 def chat(tools: list[dict], **fields: object) -> dict:
     return {"messages": [{"role": "user", "content": "What is the weather in Rome?"}], "tools": tools, **fields}
 
 
-def whole_ms(url: str, body: dict) -> float:
+def whole_ms(url: str, body: dict, path: str = "chat/completions") -> float:
     """Of an answer of one token, whatever it is: the same for all, and so comparable."""
-    data = json.dumps({**body, "max_tokens": 1, "temperature": 0}).encode()
     begin = time.monotonic()
-    with urllib.request.urlopen(
-        urllib.request.Request(f"{url}/v1/chat/completions", data, {"content-type": "application/json"})
-    ) as answer:
-        answer.read()
+    post(f"{url}/v1/{path}", {**body, "max_tokens": 1, "temperature": 0})
     return 1000 * (time.monotonic() - begin)
 
 
 def first_tokens(urls: dict[str, str], arguments: argparse.Namespace) -> None:
-    """Answers of one token, the servers in turn; the prompts are equally long."""
+    """Answers of one token, the servers in turn, beside the same prompts as ids, with neither tools nor text."""
     known = some_tools(arguments.tools, "_known")
     took: dict[tuple[str, str], list[float]] = {}
     for _ in range(arguments.rounds):
         for name, url in urls.items():
-            new = some_tools(arguments.tools, f"_{next(fresh):05}")
-            for kind, body in {
-                "auto, known": chat(known),
-                "required, known": chat(known, tool_choice="required"),
-                "auto, new": chat(new),
-                "required, new": chat(some_tools(arguments.tools, f"_{next(fresh):05}"), tool_choice="required"),
-            }.items():
-                took.setdefault((kind, name), []).append(whole_ms(url, body))
-    print(f"answers of one token with {arguments.tools} tools, ms, median of {arguments.rounds}")
+            for age, mode in itertools.product(["known", "new"], ["ids", "auto", "required"]):
+                tools = known if age == "known" else some_tools(arguments.tools, f"_{next(fresh):05}")
+                body = chat(tools, tool_choice="auto" if mode == "ids" else mode)
+                if mode == "ids":
+                    ms = whole_ms(url, as_text(url, body), "completions")
+                else:
+                    ms = whole_ms(url, body)
+                took.setdefault((f"{mode}, {age}", name), []).append(ms)
+    print(f"answers of one token with {arguments.tools} tools, ms, least and median of {arguments.rounds}")
     for kind in dict.fromkeys(kind for kind, _ in took):
         medians = {name: statistics.median(took[kind, name]) for name in urls}
         ratio = "" if len(urls) == 1 else f"  old/new {medians['old'] / medians['new']:.3f}"
-        print(f"  {kind:16} " + "  ".join(f"{name} {ms:8.2f}" for name, ms in medians.items()) + ratio)
+        print(
+            f"  {kind:16} "
+            + "  ".join(f"{name} {min(took[kind, name]):8.2f} {ms:8.2f}" for name, ms in medians.items())
+            + ratio
+        )
+
+
+def as_text(url: str, body: dict) -> dict:
+    """Free text behind the same prompt as the chat's, of the same length."""
+    shown = {name: body[name] for name in ("messages", "tools")}
+    fields = {name: value for name, value in body.items() if name not in (*shown, "tool_choice")}
+    return {**fields, "prompt": post(f"{url}/tokenize", shown)["tokens"]}
 
 
 def stream(url: str, body: dict) -> tuple[list[float], int]:
@@ -71,7 +80,8 @@ def stream(url: str, body: dict) -> tuple[list[float], int]:
     host = url.removeprefix("http://")
     connection = http.client.HTTPConnection(host, timeout=600)
     data = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}})
-    connection.request("POST", "/v1/chat/completions", data, {"content-type": "application/json"})
+    path = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
+    connection.request("POST", path, data, {"content-type": "application/json"})
     answer = connection.getresponse()
     times, count = [], 0
     for line in answer:
@@ -84,16 +94,16 @@ def stream(url: str, body: dict) -> tuple[list[float], int]:
 
 
 def silence(url: str) -> None:
-    """The longest argument of several: its longest silence, and the median gap of events."""
-    tools = [tool("write_file", WRITE_FILE)]
-    body = chat(tools, tool_choice="required", max_tokens=4000, temperature=1.5)
-    runs = [stream(url, {**body, "seed": seed}) for seed in range(12)]
-    times, tokens = max(runs, key=lambda run: run[1])
-    gaps = [1000 * (b - a) for a, b in itertools.pairwise(times)]
-    print(
-        f"a call of {tokens} tokens: {len(times)} events, longest silence {max(gaps):.2f} ms, "
-        f"median gap {statistics.median(gaps):.2f} ms"
-    )
+    """A long argument and a text of the same length, in turn: the gaps between their events."""
+    length = {"max_tokens": 4000, "temperature": 1.5, "ignore_eos": True}
+    for seed, kind in itertools.product(range(2), ["a call", "text"]):
+        called = chat([LONG_FILE], tool_choice="required", seed=seed, **length)
+        times, tokens = stream(url, called if kind == "a call" else as_text(url, called))
+        gaps = sorted(1000 * (b - a) for a, b in itertools.pairwise(times))
+        print(
+            f"{kind} of {tokens} tokens: {len(times)} events, gaps in ms: "
+            f"longest {gaps[-1]:.2f}, 99 % {gaps[len(gaps) * 99 // 100]:.2f}, median {statistics.median(gaps):.2f}"
+        )
 
 
 def tokens_a_second(url: str, body: dict, streams: int) -> float:
@@ -112,11 +122,10 @@ def tokens_a_second(url: str, body: dict, streams: int) -> float:
 
 
 def streams_in_calls(url: str, arguments: argparse.Namespace) -> None:
-    """Numbers without end, as an argument and as text that is free: the same length for all."""
-    numbers = tool("count", {"numbers": {"type": "array", "items": {"type": "integer"}}})
-    length = {"max_tokens": 300, "temperature": 1.0}
-    called = chat([numbers], tool_choice="required", **length)
-    text = chat([numbers], tool_choice="none", ignore_eos=True, **length)
+    """An argument that cannot end and text that is free: the same length for all."""
+    length = {"max_tokens": 300, "temperature": 1.0, "ignore_eos": True}
+    called = chat([LONG_FILE], tool_choice="required", **length)
+    text = as_text(url, called)
     rates: dict[str, list[float]] = {"calls": [], "text": []}
     for _ in range(5):
         rates["calls"].append(tokens_a_second(url, called, arguments.streams))
