@@ -7,6 +7,11 @@
 #include "kernels/core/check.h"
 
 namespace tramontane {
+namespace {
+
+int64_t NowNs() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+}  // namespace
 
 WorkerPool::WorkerPool(const WorkerPoolOptions& options)
     : max_running_long_(std::max(1, options.threads - 1)), queue_(options) {
@@ -28,6 +33,9 @@ bool WorkerPool::TrySubmit(WorkPiece piece) {
   {
     std::lock_guard lock(mutex_);
     if (!queue_.Push(std::move(piece), &given_way)) return false;
+    const int64_t now_ns = NowNs();
+    drain_.Came(now_ns);
+    for (size_t i = 0; i < given_way.size(); ++i) drain_.Left(now_ns);
   }
   work_ready_.notify_one();
   for (const WorkPiece& gone : given_way) gone.give_way();
@@ -35,7 +43,6 @@ bool WorkerPool::TrySubmit(WorkPiece piece) {
 }
 
 void WorkerPool::Loop() {
-  using Clock = std::chrono::steady_clock;
   const bool holds_callers_back = options().max_running_of_caller < options().threads;
   std::unique_lock lock(mutex_);
   while (true) {
@@ -47,13 +54,14 @@ void WorkerPool::Loop() {
     }
     const bool is_long = queue_.IsLong(*piece);
     if (is_long) ++running_long_;
+    const int64_t begin_ns = NowNs();
+    drain_.Left(begin_ns);
     lock.unlock();
-    const auto begin = Clock::now();
     piece->run();
     piece->run = piece->give_way = nullptr;  // what they hold goes before it counts as done
-    const std::chrono::nanoseconds took = Clock::now() - begin;
+    const int64_t took_ns = NowNs() - begin_ns;
     lock.lock();
-    queue_.End(*piece, took.count());
+    queue_.End(*piece, took_ns);
     if (is_long) --running_long_;
     // What waited for this one's end may start now, or the end is near.
     if (is_long || holds_callers_back || stopping_) work_ready_.notify_all();
@@ -70,5 +78,7 @@ int64_t WorkerPool::pending() const {
   std::lock_guard lock(mutex_);
   return queue_.running() + queue_.waiting();
 }
+
+int64_t WorkerPool::TellNextRoomNs() { return drain_.TellNextNs(NowNs()); }
 
 }  // namespace tramontane

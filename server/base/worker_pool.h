@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/base/queue_drain.h"
 #include "server/base/work_queue.h"
 
 namespace tramontane {
@@ -39,6 +40,8 @@ class WorkerPool {
   void Join();
 
   int64_t pending() const;  // waiting and running
+  // For a piece that was refused: when there may be room for it (QueueDrain).
+  int64_t TellNextRoomNs();
   const WorkerPoolOptions& options() const { return queue_.options(); }
 
  private:
@@ -49,6 +52,7 @@ class WorkerPool {
   std::condition_variable work_ready_;
   std::condition_variable idle_;
   WorkQueue queue_;
+  QueueDrain drain_;  // of what waits in it
   int32_t running_long_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;

@@ -1,4 +1,5 @@
 #include "server/base/work_queue.h"
+#include "server/base/queue_drain.h"
 
 #include <gtest/gtest.h>
 
@@ -6,6 +7,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "server/base/queue_drain.h"
 
 namespace tramontane {
 namespace {
@@ -117,6 +120,57 @@ TEST_F(WorkQueueTest, AQueueOfOneClientHasRoomForAnother) {
   while (Push("greedy")) ++taken;
   EXPECT_GT(taken, 500);
   EXPECT_TRUE(Push("honest"));
+}
+
+// ---- how fast a queue empties ----------------------------------------------------------------
+
+constexpr int64_t kMs = 1'000'000;
+
+TEST(QueueDrain, OneThatFindsItFullIsToldWhenTheNextOneWillHaveLeft) {
+  QueueDrain drain;
+  int64_t now = 5'000 * kMs;
+  for (int i = 0; i < 100; ++i) drain.Came(now);
+  EXPECT_EQ(drain.TellNextNs(now), 500 * kMs) << "nothing is known yet";
+  now += 3'600'000 * kMs;  // nobody leaves for an hour
+  EXPECT_GT(drain.TellNextNs(now), 500 * kMs);
+  for (int i = 0; i < 400; ++i) {
+    now += 50 * kMs;
+    drain.Left(now);
+    drain.Came(now);
+  }
+  now += 60'000 * kMs;  // those told before have come
+  drain.Left(now);
+  for (int i = 0; i < 400; ++i) {
+    now += 50 * kMs;
+    drain.Left(now);
+    drain.Came(now);
+  }
+  EXPECT_NEAR(static_cast<double>(drain.TellNextNs(now)), 50 * kMs, 10 * kMs);
+  EXPECT_NEAR(static_cast<double>(drain.TellNextNs(now)), 100 * kMs, 20 * kMs) << "behind the one before";
+  now += 75 * kMs;
+  EXPECT_NEAR(static_cast<double>(drain.TellNextNs(now)), 75 * kMs, 20 * kMs);
+}
+
+TEST(QueueDrain, TimeWithoutAQueueSaysNothingOfIt) {
+  QueueDrain drain;
+  int64_t now = 0;
+  for (int i = 0; i < 200; ++i) {  // one at a time waits for 10 ms, each second
+    drain.Came(now);
+    drain.Left(now + 10 * kMs);
+    now += 1'000 * kMs;
+  }
+  drain.Came(now);
+  EXPECT_LT(drain.TellNextNs(now), 15 * kMs);
+}
+
+TEST(QueueDrain, NobodyIsToldMoreThanAMinuteOrThanAllWhoWaitNeed) {
+  QueueDrain drain;
+  int64_t now = 0;
+  for (int i = 0; i < 10; ++i) drain.Came(now);
+  for (int i = 0; i < 100; ++i) EXPECT_LE(drain.TellNextNs(now), 5'000 * kMs);
+  for (int i = 0; i < 1'000; ++i) drain.Came(now);
+  for (int i = 0; i < 1'000; ++i) EXPECT_LE(drain.TellNextNs(now), 60'000 * kMs);
+  EXPECT_EQ(drain.TellNextNs(now), 60'000 * kMs);
 }
 
 }  // namespace
