@@ -1,6 +1,7 @@
 #include "server/core/request_convert.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -33,6 +34,13 @@ RpcError CheckOutputRoom(const Request& request, int64_t context) {
                                             std::to_string(prompt) + " tokens; the context holds " +
                                             std::to_string(context) + " in all"),
       prompt, context);
+}
+
+RpcError ConvertPriority(const v1::GenerateRequest& proto, ShareParams* share) {
+  share->priority = proto.priority();
+  if (std::abs(int64_t{proto.priority()}) <= kMostPriority) return {};
+  return FieldError("priority", "is " + std::to_string(proto.priority()) + "; it must be from " +
+                                    std::to_string(-kMostPriority) + " to " + std::to_string(kMostPriority));
 }
 
 RpcError ConvertStopping(const v1::Stopping& proto, StoppingParams* stopping) {
@@ -119,6 +127,7 @@ RpcError RequestConverter::Generate(const v1::GenerateRequest& proto, Request* r
   if (proto.has_choices()) request->choices = proto.choices();
   request->cache_salt = proto.cache_salt();
   request->prefers_cache = !proto.session().empty();
+  if (RpcError error = ConvertPriority(proto, &request->share); !error.ok()) return error;
   request->sampling = ConvertSampling(proto.sampling());
   if (RpcError error = ConvertStopping(proto.stopping(), &request->stopping); !error.ok()) return error;
   if (RpcError error = ConvertOutput(proto.output(), &request->output); !error.ok()) return error;
@@ -164,6 +173,7 @@ RpcError RequestConverter::ScoreCandidates(const v1::ScoreCandidatesRequest& pro
   if (proto.has_add_bos()) scoring.set_add_bos(proto.add_bos());
   if (proto.has_parse_special_tokens()) scoring.set_parse_special_tokens(proto.parse_special_tokens());
   scoring.set_cache_salt(proto.cache_salt());
+  scoring.set_priority(proto.priority());
   scoring.mutable_stopping()->set_max_tokens(0);
   scoring.mutable_context_policy()->set_type(v1::ContextPolicy::TYPE_NONE);
   if (MustCallTools(proto.chat())) {

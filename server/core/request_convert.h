@@ -27,7 +27,7 @@ class RequestConverter {
  public:
   RequestConverter(const ServedModel& model, const PromptReader& prompts);  // borrowed
 
-  // Fills in all of `request` but its id, deadline and times.
+  // Fills in all of `request` but its id, caller, deadline and times.
   // `wanted` is asked while a constraint is compiled; false: CANCELLED. Empty: always wanted.
   // `session`: what the request goes on from; null: nothing. `unenforced` may be null.
   RpcError Generate(const v1::GenerateRequest& proto, Request* request,

@@ -7,6 +7,8 @@
 
 #include <string>
 
+#include "server/api/openai/responses.h"
+#include "server/api/openai/score.h"
 #include "tests/openai/parsed_request.h"
 
 namespace tramontane {
@@ -70,6 +72,26 @@ TEST(Fields, SeedsAreExactInAll64Bits) {
       "seed: is 1.8446744073709552e+19; the range is from -9223372036854775808 to 18446744073709551615");
   EXPECT_EQ(ChatFaultWith(R"("seed":-1e300)").param, "seed");
   EXPECT_EQ(ChatFaultWith(R"("seed":1.5)").param, "seed");
+}
+
+TEST(Fields, APriorityTravelsWithEveryKindOfRequest) {
+  EXPECT_EQ(ChatWith(R"("priority":-1000)").calls[0].priority(), -1000);
+  EXPECT_EQ(CompletionWith(R"("priority":1000)").calls[0].priority(), 1000);
+  EXPECT_TRUE(ChatWith(R"("priority":0)").calls[0].has_priority());
+  EXPECT_FALSE(ChatWith("").calls[0].has_priority());
+  EXPECT_THAT(ChatWith(R"("priority":3)").ignored, ::testing::IsEmpty());
+  EXPECT_EQ(ChatFaultWith(R"("priority":1001)").message,
+            "priority: is 1001; the range is from -1000 to 1000");
+  EXPECT_EQ(ChatFaultWith(R"("priority":-1001)").param, "priority");
+  EXPECT_EQ(ChatFaultWith(R"("priority":1.5)").param, "priority");
+  GenerationRequest response;
+  ASSERT_FALSE(ParseResponses(R"({"input":"a","priority":-7})", kContext, &response));
+  EXPECT_EQ(response.calls[0].priority(), -7);
+  ScoreBody score;
+  ASSERT_FALSE(ParseScore(R"({"prompt":"a","candidates":["b"],"priority":-7})", kContext, &score));
+  EXPECT_EQ(score.request.priority(), -7);
+  EXPECT_EQ(ParseScore(R"({"prompt":"a","candidates":["b"],"priority":1001})", kContext, &score)->param,
+            "priority");
 }
 
 TEST(Fields, ARepetitionPenaltyThatLeavesNoNumberIsRefused) {

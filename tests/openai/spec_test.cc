@@ -48,6 +48,7 @@ TEST(Spec, SaysTypeRangeAndMeaningOfEachField) {
   EXPECT_EQ(top_p["type"], Json::array({"number", "null"}));
   EXPECT_EQ(top_p["exclusiveMinimum"], 0);
   EXPECT_EQ(top_p["maximum"], 1);
+  EXPECT_EQ(body["properties"]["priority"]["minimum"], -1000);
   EXPECT_THAT(top_p["description"].get<std::string>(), ::testing::HasSubstr("Default"));
   for (const auto& [name, schema] : body["properties"].items()) {
     EXPECT_TRUE(schema.contains("description")) << name;

@@ -120,6 +120,8 @@ TEST_F(Refusals, EveryFieldIsNamed) {
        }},
       {"add_bos", [](auto* r) { r->set_add_bos(true); }},
       {"cache_salt", [](auto* r) { r->set_cache_salt(std::string(257, 'x')); }},
+      {"priority", [](auto* r) { r->set_priority(1001); }},
+      {"priority", [](auto* r) { r->set_priority(INT32_MIN); }},
       {"session", [](auto* r) { r->set_session(std::string(65, 'x')); }},
       {"session", [](auto* r) { r->set_session(".x"); }},
       {"session", [](auto* r) { r->set_session("a/b"); }},

@@ -46,6 +46,8 @@ void ApplyCacheSalt(const Json& value, Request* request) {
 
 void ApplySession(const Json& value, Request* request) { request->set_session(value.get<std::string>()); }
 
+void ApplyPriority(const Json& value, Request* request) { request->set_priority(value.get<int32_t>()); }
+
 void ApplyContextPolicy(const Json& value, Request* request) {
   v1::ContextPolicy* policy = request->mutable_context_policy();
   static constexpr std::pair<std::string_view, v1::ContextPolicy::Type> kTypes[] = {
@@ -189,6 +191,7 @@ std::vector<Field> OutputFields(const FieldLimits& limits) {
        .doc = "What is remembered of prompts is shared only with requests of the same salt. Default: none.",
        .path = "cache_salt",
        .apply = ApplyCacheSalt},
+      PriorityRow(),
       {.name = "context_policy",
        .shape = ClosedObject({
            {.name = "type",
@@ -221,6 +224,16 @@ std::vector<Field> OutputFields(const FieldLimits& limits) {
 }
 
 }  // namespace
+
+Field PriorityRow() {
+  return {.name = "priority",
+          .shape = Integer(-kMostPriorityField, kMostPriorityField),
+          .doc =
+              "Of requests that wait the lowest is admitted first. Better than the key's own is taken as "
+              "that. Default 0.",
+          .path = "priority",
+          .apply = ApplyPriority};
+}
 
 std::vector<Field> GenerationFields(const FieldLimits& limits) {
   return SamplingFields(limits) + StoppingFields(limits) + OutputFields(limits) + ConstraintFields(limits);

@@ -13,11 +13,13 @@ namespace tramontane {
 inline constexpr int64_t kMaxRequestIdFieldBytes = 64;  // leaves room for the number of the prompt
 inline constexpr int64_t kMaxCacheSaltFieldBytes = 256;
 inline constexpr int64_t kMaxSessionFieldBytes = 64;
+inline constexpr double kMostPriorityField = 1000;  // and the least is as far below 0
 
 // ---- requests -----------------------------------------------------------------------------------
 
 // How to sample, when to stop, what to say of the tokens, what the text must be.
 std::vector<Field> GenerationFields(const FieldLimits& limits);
+Field PriorityRow();
 
 // ---- answers ------------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ Shape ScoreShape() {
                            .shape = String(0, kMaxCacheSaltFieldBytes),
                            .doc = "Prompts share cached pages only with those of the same salt.",
                            .path = "cache_salt"},
+                          PriorityRow(),
                       } +
                       ChatPromptFields() + ForeignScoreFields());
 }
@@ -102,6 +103,7 @@ std::optional<ApiError> ParseScore(std::string_view body, const RequestContext& 
   if (auto fault = ParseBody(body, shape, context, &json, &parsed->ignored)) return fault;
   if (!context.any_model) parsed->request.set_model(TextOf(json, "model"));
   parsed->request.set_cache_salt(TextOf(json, "cache_salt"));
+  if (const Json* priority = Find(json, "priority")) parsed->request.set_priority(priority->get<int32_t>());
   if (auto fault = SetScoredPrompt(json, parsed)) return fault;
   for (const Json& candidate : json["candidates"]) {
     v1::Candidate& proto = *parsed->request.add_candidates();

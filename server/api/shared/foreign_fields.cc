@@ -175,7 +175,6 @@ Fields IgnoredFields() {
                            "truncation_side",
                            "spaces_between_special_tokens",
                            "stream_interval",
-                           "priority",
                            "extra_key",
                            "cache_prompt",
                            "id_slot",
