@@ -1,6 +1,7 @@
 #include "server/access/doorkeeper.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "server/base/host_port.h"
 
@@ -31,9 +32,21 @@ bool CanNameACaller(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
 }
 
-// `said`: by a gateway: the name of a key, which is never an address, or the share of an address.
-void TakeIdentity(std::string_view said, Caller* caller) {
+// `otherwise`: where it is none.
+int32_t WeightOf(std::string_view said, int32_t otherwise) {
+  int32_t weight = 0;
+  const auto [end, error] = std::from_chars(said.data(), said.data() + said.size(), weight);
+  const bool is_one = error == std::errc() && end == said.data() + said.size();
+  return is_one && weight >= 1 && weight <= kMostKeyWeight ? weight : otherwise;
+}
+
+// What a gateway says: the name of a key, which is never an address, or the share of an address; and of which
+// weight that is, else as a key of that name has it here. `keys` may be null.
+void TakeIdentity(const Credentials& credentials, const KeyRing* keys, Caller* caller) {
+  const std::string_view said = credentials.tramontane_caller;
   caller->identity = said;
+  const auto named = keys == nullptr ? nullptr : keys->Named(caller->identity);
+  caller->weight = WeightOf(credentials.caller_weight, named == nullptr ? 1 : named->weight);
   const bool is_address = said == kUnix || IsIpAddress(std::string(said.substr(0, said.find('/'))));
   caller->key_name = is_address ? "" : said;
 }
@@ -71,7 +84,7 @@ Caller Doorkeeper::ByAddress(const Credentials& credentials, Caller::Door door) 
   Caller caller = {.identity = AddressShare(address), .address = address, .door = door};
   const bool is_believed = !has_keys() && IsLocal(std::string(credentials.address));
   if (is_believed && CanNameACaller(credentials.tramontane_caller)) {
-    TakeIdentity(credentials.tramontane_caller, &caller);
+    TakeIdentity(credentials, nullptr, &caller);
   }
   return caller;
 }
@@ -84,7 +97,9 @@ RpcError Doorkeeper::Identify(const Credentials& credentials, Caller::Door door,
   const bool speaks_for_others = caller->key->gateway && CanNameACaller(credentials.tramontane_caller);
   caller->identity = caller->key_name = caller->key->name;
   caller->key_salt = caller->key->salt;
-  if (speaks_for_others) TakeIdentity(credentials.tramontane_caller, caller);
+  caller->weight = caller->key->weight;
+  caller->is_exempt = caller->key->gateway && credentials.tramontane_caller.empty();
+  if (speaks_for_others) TakeIdentity(credentials, keys_.get(), caller);
   return {};
 }
 

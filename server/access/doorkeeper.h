@@ -21,6 +21,7 @@ struct Credentials {
   std::string_view authorization = {};      // "Bearer KEY"
   std::string_view api_key = {};            // x-api-key; counts where there is no authorization
   std::string_view tramontane_caller = {};  // x-tramontane-caller
+  std::string_view caller_weight = {};      // x-tramontane-caller-weight
 };
 
 class Doorkeeper {

@@ -71,7 +71,7 @@ class EntryReader {
  public:
   EntryReader(const Json& json, std::string path) : json_(json), path_(std::move(path)) {}
 
-  StatusOr<ApiKey> Read(std::vector<std::string>* warnings) {
+  StatusOr<ApiKey> Read() {
     if (!json_.is_object()) return InvalidArgument(path_ + " is no JSON object");
     ApiKey key;
     for (const auto& [field, value] : json_.items()) {
@@ -94,13 +94,13 @@ class EntryReader {
       if (!key.expires_s) Fail("expires", "must be a time as RFC 3339 has it: \"2027-01-31T12:00:00Z\"");
     }
     ReadSalt(&key);
-    key.max_concurrent = Number("max_concurrent");
-    for (const char* later : {"priority", "weight", "requests_per_minute", "tokens_per_minute"}) {
-      if (json_.contains(later)) {
-        if (!json_[later].is_number()) Fail(later, "must be a number");
-        warnings->push_back(path_ + "." + later + " does nothing yet");
-      }
-    }
+    key.max_concurrent = Number("max_concurrent", 0, INT32_MAX, 0);
+    key.requests_per_minute = Number("requests_per_minute", 0, INT32_MAX, 0);
+    key.tokens_per_minute = Number("tokens_per_minute", 0, INT32_MAX, 0);
+    // A gateway has held its own callers to theirs.
+    key.priority =
+        Number("priority", -kMostKeyPriority, kMostKeyPriority, key.gateway ? -kMostKeyPriority : 0);
+    key.weight = Number("weight", 1, kMostKeyWeight, 1);
     if (!fault_.empty()) return InvalidArgument(fault_);
     return key;
   }
@@ -140,13 +140,19 @@ class EntryReader {
   }
   std::string Text(const char* field) { return Of(field, "").get<std::string>(); }
   bool Flag(const char* field) { return Of(field, false).get<bool>(); }
-  int64_t Number(const char* field) {
-    if (!json_.contains(field)) return 0;
-    if (json_[field].is_number_unsigned() && json_[field].get<uint64_t>() <= INT32_MAX) {
-      return json_[field].get<int64_t>();
+  int32_t Number(const char* field, int32_t least, int32_t most, int32_t otherwise) {
+    if (!json_.contains(field)) return otherwise;
+    const Json& number = json_[field];
+    if (number.is_number_integer()) {
+      const int64_t value = number.is_number_unsigned()
+                                ? static_cast<int64_t>(std::min<uint64_t>(number.get<uint64_t>(), INT64_MAX))
+                                : number.get<int64_t>();
+      if (value >= least && value <= most) return static_cast<int32_t>(value);
     }
-    Fail(field, "must be a whole number from 0 to 2147483647");
-    return 0;
+    const std::string given = number.is_number() ? "is " + number.dump() + "; it " : "";
+    Fail(field,
+         given + "must be a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+    return otherwise;
   }
 
   void ReadDigest(ApiKey* key) {
@@ -186,7 +192,7 @@ class EntryReader {
 
 }  // namespace
 
-StatusOr<KeyFile> ParseKeyFile(std::string_view text) {
+StatusOr<std::vector<ApiKey>> ParseKeyFile(std::string_view text) {
   const Json document = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded()) return InvalidArgument("is not JSON");
   if (!document.is_object() || !document.contains("keys") || !document["keys"].is_array()) {
@@ -198,21 +204,21 @@ StatusOr<KeyFile> ParseKeyFile(std::string_view text) {
     return InvalidArgument("has " + std::to_string(entries.size()) + " keys; the most is " +
                            std::to_string(kMostKeys));
   }
-  KeyFile file;
+  std::vector<ApiKey> keys;
   std::set<std::string> names;
   std::set<KeyDigest> digests;
   for (size_t i = 0; i < entries.size(); ++i) {
     const std::string path = "keys[" + std::to_string(i) + "]";
-    TM_ASSIGN_OR_RETURN(ApiKey key, EntryReader(entries[i], path).Read(&file.warnings));
+    TM_ASSIGN_OR_RETURN(ApiKey key, EntryReader(entries[i], path).Read());
     if (!names.insert(key.name).second) {
       return InvalidArgument(path + ".name is \"" + key.name + "\", which another entry has");
     }
     if (!digests.insert(key.digest).second) {
       return InvalidArgument(path + " (\"" + key.name + "\") has the key of another entry");
     }
-    file.keys.push_back(std::move(key));
+    keys.push_back(std::move(key));
   }
-  return file;
+  return keys;
 }
 
 std::string KeyFileEntry(const std::string& name, const KeyDigest& digest) {

@@ -10,14 +10,9 @@
 
 namespace tramontane {
 
-struct KeyFile {
-  std::vector<ApiKey> keys;
-  std::vector<std::string> warnings;  // a sentence each: what is accepted, and does nothing yet
-};
-
 // {"keys":[{"name": "alice", "sha256": "<hex>"}, ...]}. INVALID_ARGUMENT names the entry and the field, and
 // quotes no key.
-StatusOr<KeyFile> ParseKeyFile(std::string_view json);
+StatusOr<std::vector<ApiKey>> ParseKeyFile(std::string_view json);
 
 // An entry for such a file, as `tramontane keys new` prints it.
 std::string KeyFileEntry(const std::string& name, const KeyDigest& digest);

@@ -22,25 +22,29 @@ uint64_t FirstBytes(const KeyDigest& digest) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<KeyRing>> KeyRing::Open(const std::string& path,
-                                                 std::vector<std::string>* warnings) {
-  std::unique_ptr<KeyRing> ring(new KeyRing(path));
+StatusOr<std::unique_ptr<KeyRing>> KeyRing::Open(const std::string& path, std::vector<std::string>* warnings,
+                                                 KeyUse::NowNs now_ns) {
+  std::unique_ptr<KeyRing> ring(new KeyRing(path, std::move(now_ns)));
   TM_ASSIGN_OR_RETURN(const std::string content, ReadWholeFile(path, kMostFileBytes));
-  TM_RETURN_IF_ERROR(ring->Take(content, warnings));
+  TM_RETURN_IF_ERROR(ring->Take(content));
   ring->looked_at_ = content;
   if (OthersCanRead(path)) warnings->emplace_back(kOthersCanRead);
   return ring;
 }
 
-Status KeyRing::Take(const std::string& content, std::vector<std::string>* warnings) {
-  TM_ASSIGN_OR_RETURN(KeyFile file, ParseKeyFile(content));
+Status KeyRing::Take(const std::string& content) {
+  TM_ASSIGN_OR_RETURN(std::vector<ApiKey> keys, ParseKeyFile(content));
   auto table = std::make_shared<Table>();
-  for (ApiKey& key : file.keys) {
+  for (ApiKey& key : keys) {
     table->has_admin = table->has_admin || key.admin;
+    const auto before = Named(key.name);
+    key.use = before == nullptr ? std::make_shared<KeyUse>(key, now_ns_) : before->use;
+    key.use->SetBounds(key);
     const uint64_t first = FirstBytes(key.digest);
-    table->keys.emplace(first, std::make_shared<const ApiKey>(std::move(key)));
+    const auto taken = std::make_shared<const ApiKey>(std::move(key));
+    table->keys.emplace(first, taken);
+    table->named.emplace(taken->name, taken);
   }
-  *warnings = std::move(file.warnings);
   const std::lock_guard lock(mutex_);
   table_ = std::move(table);
   return {};
@@ -54,8 +58,7 @@ Reloaded KeyRing::LookAgain(std::string* fault) {
     if (seen == looked_at_) return Reloaded::kUnchanged;
     looked_at_ = seen;
   }
-  std::vector<std::string> warnings;
-  const Status status = content.ok() ? Take(*content, &warnings) : content.status();
+  const Status status = content.ok() ? Take(*content) : content.status();
   if (status.ok()) return Reloaded::kTaken;
   *fault = status.message();
   return Reloaded::kFailed;
@@ -71,6 +74,12 @@ std::shared_ptr<const ApiKey> KeyRing::Find(std::string_view key) const {
     if (is_it) return at->second->IsValidAt(std::time(nullptr)) ? at->second : nullptr;
   }
   return nullptr;
+}
+
+std::shared_ptr<const ApiKey> KeyRing::Named(const std::string& name) const {
+  const std::shared_ptr<const Table> keys = table();
+  const auto found = keys->named.find(name);
+  return found == keys->named.end() ? nullptr : found->second;
 }
 
 bool KeyRing::has_admin() const { return table()->has_admin; }

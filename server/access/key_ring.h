@@ -11,10 +11,12 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/status.h"
 #include "server/access/api_key.h"
+#include "server/access/key_use.h"
 #include "server/base/reloaded.h"
 
 namespace tramontane {
@@ -22,10 +24,14 @@ namespace tramontane {
 class KeyRing {
  public:
   // INVALID_ARGUMENT, or NOT_FOUND: what is wrong with the file. `warnings`: a sentence each.
-  static StatusOr<std::unique_ptr<KeyRing>> Open(const std::string& path, std::vector<std::string>* warnings);
+  static StatusOr<std::unique_ptr<KeyRing>> Open(const std::string& path, std::vector<std::string>* warnings,
+                                                 KeyUse::NowNs now_ns = SteadyNowNs);
 
   // The key that is valid now; null: none is.
   std::shared_ptr<const ApiKey> Find(std::string_view key) const;
+
+  // The key of this name, valid or not; null: there is none.
+  std::shared_ptr<const ApiKey> Named(const std::string& name) const;
 
   // Looks whether the file has changed, by its content. `fault`: why it was not taken, told once of a
   // content.
@@ -38,17 +44,19 @@ class KeyRing {
  private:
   struct Table {
     std::unordered_multimap<uint64_t, std::shared_ptr<const ApiKey>> keys;  // by the digest's first bytes
+    std::unordered_map<std::string, std::shared_ptr<const ApiKey>> named;
     bool has_admin = false;
   };
 
-  explicit KeyRing(std::string path) : path_(std::move(path)) {}
-  // OK: the file's content is in force.
-  Status Take(const std::string& content, std::vector<std::string>* warnings);
+  KeyRing(std::string path, KeyUse::NowNs now_ns) : path_(std::move(path)), now_ns_(std::move(now_ns)) {}
+  // OK: the file's content is in force. What was used of a key's bounds stays used.
+  Status Take(const std::string& content);
   std::shared_ptr<const Table> table() const;
 
   const std::string path_;
+  const KeyUse::NowNs now_ns_;
   mutable std::mutex mutex_;  // guards what follows
-  std::shared_ptr<const Table> table_;
+  std::shared_ptr<const Table> table_ = std::make_shared<const Table>();
   std::string looked_at_;  // the content, whether it was taken or not
 };
 

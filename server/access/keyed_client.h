@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 
-#include "server/access/key_concurrency.h"
 #include "server/call/inference_client.h"
 
 namespace tramontane {
@@ -17,7 +16,7 @@ class KeyedClient final : public InferenceClient {
   explicit KeyedClient(InferenceClient& inner) : inner_(inner) {}  // borrowed; outlives it and its calls
 
   // PERMISSION_DENIED: the key is not for the model that is asked for; where it is for some alone, one of
-  // them has to be named. RESOURCE_EXHAUSTED: the key has as many requests in progress as it may.
+  // them has to be named. RESOURCE_EXHAUSTED: as KeyUse. A better priority than the key's own is that.
   std::shared_ptr<InferenceCall> Generate(const Caller& caller, v1::GenerateRequest request,
                                           const InferenceCallOptions& options, std::function<void()> on_ready,
                                           RpcError* refusal) override;
@@ -31,7 +30,6 @@ class KeyedClient final : public InferenceClient {
 
  private:
   InferenceClient& inner_;
-  const std::shared_ptr<KeyConcurrency> requests_ = std::make_shared<KeyConcurrency>();
 };
 
 }  // namespace tramontane

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/access/doorkeeper.h"
+#include "server/access/key_use.h"
 #include "server/access/tls_files.h"
 #include "server/api/openai/request_shapes.h"
 #include "server/api/routes.h"
@@ -26,6 +27,15 @@ ApiError EndpointFault(const std::exception& fault) {
   error.code = "internal";
   error.message = std::string("the request could not be read: ") + fault.what();
   return error;
+}
+
+// What an answer that begins now has besides: what browsers look for (`cors`), and what its caller's key has
+// left.
+HttpHeaders AddedHeaders(HttpHeaders cors, const HttpRequest& request) {
+  const auto* caller = static_cast<const Caller*>(request.attached.get());
+  if (caller == nullptr) return cors;
+  for (auto& header : RateLimitHeaders(caller->key.get())) cors.push_back(std::move(header));
+  return cors;
 }
 
 // Counts an answer when it begins, and tells of it; maybe when the gateway is gone already. The request
@@ -60,7 +70,7 @@ RefusalWriter RefusalWriterOf(std::shared_ptr<HttpCounts> counts, const GatewayO
       [counts = std::move(counts), options, routes](const HttpRefusal& refusal, const HttpRequest& request) {
         const RouteMatch match = routes.Find(request);
         HttpResponse response = ErrorResponse(*match.dialect, ToApiError(refusal), request);
-        const HttpHeaders headers = CorsHeaders(options, request);
+        const HttpHeaders headers = AddedHeaders(CorsHeaders(options, request), request);
         response.headers.insert(response.headers.end(), headers.begin(), headers.end());
         OnAnswer(counts, options, match.path, request)(response.status);
         return response;
@@ -76,7 +86,7 @@ std::optional<HttpResponse> AttachCaller(const GatewayOptions& options,
   auto refusal = IdentifyCaller({.request = *request, .match = match, .options = options}, caller.get());
   request->attached = std::move(caller);
   if (!refusal) return std::nullopt;
-  const HttpHeaders headers = CorsHeaders(options, *request);
+  const HttpHeaders headers = AddedHeaders(CorsHeaders(options, *request), *request);
   refusal->headers.insert(refusal->headers.end(), headers.begin(), headers.end());
   OnAnswer(counts, options, match.path, *request)(refusal->status);
   return refusal;
@@ -127,9 +137,10 @@ struct Gateway::Impl {
 void Gateway::Impl::Handle(const std::shared_ptr<HttpExchange>& received) const {
   const HttpRequest& request = received->request();
   const RouteMatch match = routes.Find(request);
-  const auto exchange =
-      std::make_shared<GatewayExchange>(received, *match.dialect, CorsHeaders(options, request),
-                                        OnAnswer(counts, options, match.path, request));
+  const auto exchange = std::make_shared<GatewayExchange>(
+      received, *match.dialect,
+      [cors = CorsHeaders(options, request), &request] { return AddedHeaders(cors, request); },
+      OnAnswer(counts, options, match.path, request));
   auto answer = PassStages({.request = request, .match = match, .options = options, .draining = draining});
   if (answer) return exchange->Respond(*std::move(answer));
   const Route& route = *match.route;

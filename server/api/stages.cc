@@ -200,7 +200,8 @@ std::optional<HttpResponse> IdentifyCaller(const Arrival& arrival, Caller* calle
                                    .forwarded_for = forwarded_for,
                                    .authorization = HeaderOf(request, "authorization"),
                                    .api_key = HeaderOf(request, "x-api-key"),
-                                   .tramontane_caller = HeaderOf(request, kTramontaneCallerKey)};
+                                   .tramontane_caller = HeaderOf(request, kTramontaneCallerKey),
+                                   .caller_weight = HeaderOf(request, kCallerWeightKey)};
   const Doorkeeper& doorkeeper = *arrival.options.doorkeeper;
   const Route* route = arrival.match.route;
   const bool is_refused_before =
@@ -224,9 +225,12 @@ std::optional<HttpResponse> IdentifyCaller(const Arrival& arrival, Caller* calle
 HttpHeaders CorsHeaders(const GatewayOptions& options, const HttpRequest& request) {
   const std::vector<std::string>& allowed = options.cors_origins;
   if (allowed.empty()) return {};
-  HttpHeaders headers = {{"access-control-expose-headers",
-                          "x-request-id, retry-after, retry-after-ms, x-should-retry, x-tramontane-ignored, "
-                          "x-tramontane-unenforced"}};
+  HttpHeaders headers = {
+      {"access-control-expose-headers",
+       "x-request-id, retry-after, retry-after-ms, x-should-retry, x-tramontane-ignored, "
+       "x-tramontane-unenforced, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+       "x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
+       "x-ratelimit-reset-tokens"}};
   if (HasAny(allowed)) {
     headers.emplace_back("access-control-allow-origin", "*");
     return headers;

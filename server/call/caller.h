@@ -2,6 +2,7 @@
 // it. A plain value.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -9,6 +10,8 @@ namespace tramontane {
 
 // Metadata and header with which a gateway says whose call it is: an identity.
 inline constexpr char kTramontaneCallerKey[] = "x-tramontane-caller";
+// And of which weight that is (Caller::weight).
+inline constexpr char kCallerWeightKey[] = "x-tramontane-caller-weight";
 
 struct ApiKey;
 
@@ -24,6 +27,8 @@ struct Caller {
   // The name of its key, here or at the gateway that says whose call it is; "": it has none.
   std::string key_name = {};
   std::string key_salt = {};  // its key's; its texts share no cached pages with those of others; "": any
+  int32_t weight = 1;         // parts of the machine are shared between callers in proportion to it
+  bool is_exempt = false;     // its requests take no caller's part: those of a gateway itself
 };
 
 // The salt of the cached pages of a caller's text, of the one that its request gives.

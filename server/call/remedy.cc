@@ -19,6 +19,8 @@ constexpr Row kRows[] = {
     {"UNREAD_ANSWERS", Remedy::kRoom},
     // A key's own requests are in the way, wherever they run.
     {"KEY_CONCURRENCY", Remedy::kTime},
+    {"KEY_REQUESTS", Remedy::kTime},
+    {"KEY_TOKENS", Remedy::kTime},
     // Others use what is asked for, and it is on this server alone: a session has one home.
     {"TOO_MANY_SESSIONS", Remedy::kTime},
     {"SESSION_FILES_BUSY", Remedy::kTime},

@@ -8,6 +8,7 @@ void CandidateScores::Note(const v1::GenerateResponse& event) {
   if (event.has_finished()) *answer.mutable_usage() = event.finished().usage();
   if (!event.has_started()) return;
   const v1::Started& started = event.started();
+  *answer.mutable_ignored() = started.ignored();
   const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   if (started.prompt_logprobs_size() != tokens) return;
   answer.set_request_id(started.request_id());

@@ -194,15 +194,6 @@ RpcError InferenceCore::CheckMayUse(const Caller& caller, const ServedModel& mod
   return error;
 }
 
-namespace {
-
-// A later call of a request that was taken is part of it.
-const ApiKey* CountedKey(const ServedCall& call) {
-  return call.continues() ? nullptr : call.caller().key.get();
-}
-
-}  // namespace
-
 RpcError InferenceCore::AddStream(ServedCall* call) {
   std::lock_guard lock(streams_mutex_);
   if (stopping_ || (draining_ && !call->continues())) return DrainingError();
@@ -210,7 +201,6 @@ RpcError InferenceCore::AddStream(ServedCall* call) {
     return BusyError("TOO_MANY_STREAMS", "the server has " + std::to_string(max_streams_) +
                                              " open streams, its limit (max_streams)");
   }
-  if (RpcError error = key_requests_.Begin(CountedKey(*call)); !error.ok()) return error;
   open_streams_.insert(call);
   return {};
 }
@@ -218,7 +208,6 @@ RpcError InferenceCore::AddStream(ServedCall* call) {
 void InferenceCore::RemoveStream(ServedCall* call) {
   std::lock_guard lock(streams_mutex_);
   open_streams_.erase(call);
-  key_requests_.End(CountedKey(*call));
   if (open_streams_.empty()) streams_changed_.notify_all();
 }
 

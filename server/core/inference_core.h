@@ -2,7 +2,7 @@
 // same behind either door: the served model, the worker pool, the count of open streams, the ids in use.
 //
 // Any thread. Outlives every ServedCall and every piece of work that it was given: its end waits for them.
-// It has 19 members because it is the one owner of what calls share: each is a noun with a file of its own.
+// It has 18 members because it is the one owner of what calls share: each is a noun with a file of its own.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,6 @@
 #include <string>
 #include <unordered_set>
 
-#include "server/access/key_concurrency.h"
 #include "server/base/held_bytes.h"
 #include "server/base/worker_pool.h"
 #include "server/call/caller.h"
@@ -154,8 +153,6 @@ class InferenceCore {
   std::atomic<int64_t> unsent_{0};
   std::atomic<bool> draining_{false};
   std::atomic<bool> stopping_{false};
-
-  KeyConcurrency key_requests_;
 
   mutable std::mutex streams_mutex_;  // guards the next two
   std::condition_variable streams_changed_;

@@ -64,7 +64,7 @@ RpcError ServedCall::Open() {
   if (RpcError error = InferenceCore::CheckMayUse(caller_, serving_->model); !error.ok()) return error;
   RpcError error = core_.AddStream(this);
   counted_ = error.ok();
-  return error;
+  return error.ok() ? charge_.Begin() : error;
 }
 
 RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void()> on_ready) {
@@ -76,6 +76,7 @@ RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void(
       serving_->converter.requests.Generate(proto, &request, wanted, session_.found(), &unenforced_);
   if (!error.ok()) return error;
   if (proto.has_chat()) ignored_ = LeftOutFields(*serving_->model.chat_format, proto.chat());
+  HoldPriority(proto.has_priority(), &request.share.priority);
   session_.NotePrompt(proto, request.prompt, *request.context_policy);
   request.kv_owner = session_.kv_owner();
   parts_.text = !proto.output().has_text() || proto.output().text();
@@ -98,14 +99,24 @@ RpcError ServedCall::Admit(const v1::ScoreCandidatesRequest& proto, std::functio
   Request request;
   if (RpcError error = serving_->converter.requests.ScoreCandidates(proto, &request); !error.ok())
     return error;
+  HoldPriority(proto.has_priority(), &request.share.priority);
   for (const std::vector<int32_t>& candidate : request.candidates)
     lengths->push_back(static_cast<int64_t>(candidate.size()));
   return Submit(std::move(request), proto.has_chat(), std::move(on_ready));
 }
 
+void ServedCall::HoldPriority(bool is_asked, int32_t* priority) {
+  if (caller_.key == nullptr || *priority >= caller_.key->priority) return;
+  *priority = caller_.key->priority;
+  if (is_asked) ignored_.emplace_back("priority");
+}
+
 RpcError ServedCall::Submit(Request request, bool is_chat, std::function<void()> on_ready) {
   request.id = request_id_;
   request.cache_salt = PageSalt(caller_, request.cache_salt);
+  const bool takes_no_part = caller_.is_exempt || caller_.door == Caller::Door::kProgram;
+  request.share.caller = takes_no_part ? "" : caller_.identity;
+  request.share.weight = caller_.weight;
   request.received_ns = received_ns_;
   request.tokenized_ns = serving_->model.clock->NowNs();
   request.deadline_ns = deadline_ns_;
@@ -115,9 +126,12 @@ RpcError ServedCall::Submit(Request request, bool is_chat, std::function<void()>
   if (RpcError error = CheckIsWanted(); !error.ok()) return error;
 
   splitters_.assign(static_cast<size_t>(choices_), serving_->converter.events.NewSplitter(request, is_chat));
+  int64_t tokens = std::ssize(request.prompt);
+  for (const std::vector<int32_t>& candidate : request.candidates) tokens += std::ssize(candidate);
   StatusOr<std::shared_ptr<TokenStream>> stream =
       serving_->model.engine->Submit(std::move(request), std::move(on_ready));
   if (!stream.ok()) return ToRpcError(stream.status());
+  charge_.NotePrompt(tokens);
   std::lock_guard lock(mutex_);
   stream_ = std::move(stream).value();
   if (cancelled_) stream_->Cancel();
@@ -174,6 +188,7 @@ InferenceEvents ServedCall::Take() {
       taken.events.back().mutable_started()->add_unenforced(std::move(part));
   }
   for (StreamDelta& delta : update.deltas) {
+    charge_.NoteCompletion(delta.choice, delta.completion_tokens);
     AnswerSplitter& splitter = splitters_[static_cast<size_t>(delta.choice)];
     session_.NoteTokens(delta.token_ids);
     taken.events.push_back(converter.DeltaToProto(std::move(delta), parts_, &splitter));
@@ -182,6 +197,7 @@ InferenceEvents ServedCall::Take() {
   NoteContent(update, taken.events);
   for (const StreamFinished& finished : update.finished) {
     summary_.Add(finished);
+    charge_.NoteCompletion(finished.choice, finished.usage.completion_tokens);
     AnswerSplitter& splitter = splitters_[static_cast<size_t>(finished.choice)];
     v1::GenerateResponse rest;
     if (parts_.text && splitter.End(rest.mutable_delta())) {
@@ -235,6 +251,7 @@ RpcError ServedCall::ToldOutcome(const Status& status) const {
 
 void ServedCall::End(const RpcError& outcome) {
   ended_ = true;
+  charge_.End();
   session_.LetGo();
   if (registered_) core_.request_ids().Remove(caller_.identity, request_id_);
   if (counted_ && core_.request_trace().on()) Trace();

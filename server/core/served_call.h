@@ -6,7 +6,7 @@
 // Threads: Cancel from any, at any time; the rest one call at a time, from whatever thread is said.
 // Always: it counts as an open stream from Open until it is gone, and its id is taken from Admit until End.
 //
-// It has 25 members because its log line and trace, written at the end, tell of each stage that it went
+// It has 26 members because its log line and trace, written at the end, tell of each stage that it went
 // through.
 #pragma once
 
@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/access/key_charge.h"
 #include "server/answers/answer_constraint.h"
 #include "server/call/inference_client.h"
 #include "server/core/inference_core.h"
@@ -30,13 +31,16 @@ namespace tramontane {
 class ServedCall {
  public:
   ServedCall(InferenceCore& core, Caller caller, InferenceCallOptions options)
-      : core_(core), caller_(std::move(caller)), options_(std::move(options)) {}
+      : core_(core),
+        caller_(std::move(caller)),
+        options_(std::move(options)),
+        charge_(caller_.key, options_.continues) {}
   // What has not ended then is cancelled: nobody could take its events.
   ~ServedCall();
   ServedCall(const ServedCall&) = delete;
   ServedCall& operator=(const ServedCall&) = delete;
 
-  // Not OK: loading, draining, or too many streams. Quick.
+  // Not OK: loading, draining, too many streams, or the key's bounds. Quick.
   RpcError Open();
 
   // Not OK: cancelled, or past its deadline. For work that could be saved.
@@ -96,6 +100,8 @@ class ServedCall {
  private:
   RpcError TakeRequestId(const std::string& id_field);
   RpcError Submit(Request request, bool is_chat, std::function<void()> on_ready);
+  // No better a priority than the caller's key allows. `is_asked`: the request has one of its own.
+  void HoldPriority(bool is_asked, int32_t* priority);
   void NoteContent(const StreamUpdate& update, const std::vector<v1::GenerateResponse>& events);
   void Trace() const;
   // What the caller is told of an end: of one that the server's own stop brought about, that.
@@ -106,6 +112,7 @@ class ServedCall {
   const Caller caller_;
   const InferenceCallOptions options_;
   const Serving* serving_ = nullptr;
+  KeyCharge charge_;
   bool counted_ = false;
   bool registered_ = false;
   bool ended_ = false;

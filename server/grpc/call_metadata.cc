@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 
+#include "server/access/key_use.h"
 #include "server/base/peer_address.h"
 #include "server/grpc/message_parts.h"
 
@@ -25,11 +26,13 @@ RpcError IdentifyCaller(const grpc::CallbackServerContext& context, const Doorke
   const std::string authorization = ClientMetadata(context, "authorization").value_or("");
   const std::string api_key = ClientMetadata(context, "x-api-key").value_or("");
   const std::string tramontane_caller = ClientMetadata(context, kTramontaneCallerKey).value_or("");
+  const std::string caller_weight = ClientMetadata(context, kCallerWeightKey).value_or("");
   const Credentials credentials = {.address = address,
                                    .forwarded_for = forwarded_for,
                                    .authorization = authorization,
                                    .api_key = api_key,
-                                   .tramontane_caller = tramontane_caller};
+                                   .tramontane_caller = tramontane_caller,
+                                   .caller_weight = caller_weight};
   if (needs_key) return doorkeeper.Identify(credentials, Caller::Door::kGrpc, caller);
   *caller = doorkeeper.ByAddress(credentials, Caller::Door::kGrpc);
   return {};
@@ -51,6 +54,10 @@ size_t MostAnswerBytes(const grpc::CallbackServerContext& context) {
     std::from_chars(said->data(), said->data() + said->size(), bytes);
   }
   return bytes;
+}
+
+void AddRateLimits(const Caller& caller, grpc::CallbackServerContext& context) {
+  for (const auto& [key, value] : RateLimitHeaders(caller.key.get())) context.AddInitialMetadata(key, value);
 }
 
 std::string MetadataText(std::string text) {

@@ -24,6 +24,9 @@ InferenceCallOptions OptionsOf(const grpc::CallbackServerContext& context);
 // What a caller takes in one message: what gRPC's clients take by default, or what it says of itself.
 size_t MostAnswerBytes(const grpc::CallbackServerContext& context);
 
+// What the caller's key has left, where it has limits, to the initial metadata.
+void AddRateLimits(const Caller& caller, grpc::CallbackServerContext& context);
+
 // Metadata values are printable ASCII; gRPC ends the process over anything else.
 std::string MetadataText(std::string text);
 

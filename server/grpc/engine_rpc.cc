@@ -53,7 +53,7 @@ void EngineRpc::ScheduleTurn() {
 
 void EngineRpc::EndRefused(const RpcError& error) {
   NoteRefused();
-  AddIdsToInitialMetadata(served_, *context_);
+  AddServedMetadata(served_, *context_);
   Finish(EndServed(error, served_, *context_));
 }
 

@@ -28,7 +28,7 @@ RpcError GenerateCall::Admit(const v1::GenerateRequest& proto) {
   if (RpcError error = served_.Admit(proto, OnReady()); !error.ok()) return error;
 
   // At once on admission, so that a client can tell being accepted from the first token.
-  AddIdsToInitialMetadata(served_, *context_);
+  AddServedMetadata(served_, *context_);
   context_->AddInitialMetadata("x-served-model", MetadataText(served_.serving()->model.names[0]));
   context_->AddInitialMetadata("x-server-version", TRAMONTANE_VERSION);
   StartSendInitialMetadata();

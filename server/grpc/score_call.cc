@@ -30,7 +30,7 @@ void ScoreCall::TakeTurn() {
   }
   if (outcome.ok()) outcome = HoldAnswer(scores_.answer);
   if (!outcome.ok()) return EndRefused(outcome);
-  AddIdsToInitialMetadata(served_, *context_);
+  AddServedMetadata(served_, *context_);
   FinishWith(scores_.answer, EndServed(outcome, served_, *context_));
 }
 

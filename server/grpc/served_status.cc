@@ -7,11 +7,12 @@
 
 namespace tramontane {
 
-void AddIdsToInitialMetadata(const ServedCall& served, grpc::CallbackServerContext& context) {
+void AddServedMetadata(const ServedCall& served, grpc::CallbackServerContext& context) {
   const std::string& id = served.request_id();
   const std::string& correlation_id = served.correlation_id();
   if (!id.empty()) context.AddInitialMetadata(kRequestIdKey, id);
   if (!correlation_id.empty()) context.AddInitialMetadata(kCorrelationIdKey, correlation_id);
+  AddRateLimits(served.caller(), context);
 }
 
 grpc::Status EndServed(const RpcError& error, ServedCall& served, grpc::CallbackServerContext& context) {

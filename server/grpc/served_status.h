@@ -9,7 +9,8 @@
 
 namespace tramontane {
 
-void AddIdsToInitialMetadata(const ServedCall& served, grpc::CallbackServerContext& context);
+// To the initial metadata: its ids, and what its caller's key has left.
+void AddServedMetadata(const ServedCall& served, grpc::CallbackServerContext& context);
 
 // Ends the call; the status with its trailers. Once, before the status goes to gRPC.
 grpc::Status EndServed(const RpcError& error, ServedCall& served, grpc::CallbackServerContext& context);

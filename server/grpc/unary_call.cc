@@ -23,6 +23,7 @@ std::unique_ptr<Message> NewMessage(const google::protobuf::Descriptor& type) {
 }  // namespace
 
 void UnaryRpc::OnMessage(const grpc::ByteBuffer& bytes) {
+  AddRateLimits(caller(), *context_);
   const int64_t length = UnpackedBytes(bytes);
   RpcError refusal;
   if (row_.thread == UnaryThread::kCallers && length > kMaxControlBytes) {

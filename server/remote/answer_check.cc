@@ -155,6 +155,12 @@ std::string FaultOf(const v1::ScoreCandidatesRequest& request, const v1::ScoreCa
   }
   if (tokens != answer.candidate_tokens())
     return "candidate_tokens is " + std::to_string(answer.candidate_tokens());
+  if (answer.ignored_size() > kMostNames) {
+    return std::to_string(answer.ignored_size()) + " fields were ignored";
+  }
+  for (const std::string& field : answer.ignored()) {
+    if (std::string fault = FaultOfName(field); !fault.empty()) return fault;
+  }
   return First({FaultOfName(answer.request_id()), FaultOfName(answer.model()), NumberFault(answer.usage()),
                 FaultOfCount(tokens, request.ByteSizeLong())});
 }

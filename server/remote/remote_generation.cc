@@ -25,7 +25,7 @@ class RemoteGeneration : public std::enable_shared_from_this<RemoteGeneration> {
   RemoteGeneration(RemoteServers& servers, const Caller& caller, v1::GenerateRequest request,
                    const InferenceCallOptions& options, std::function<void()> on_ready)
       : servers_(servers),
-        caller_(caller.identity),
+        caller_(caller),
         request_(std::move(request)),
         correlation_id_(options.correlation_id.value_or("")),
         deadline_(options.deadline),
@@ -44,7 +44,7 @@ class RemoteGeneration : public std::enable_shared_from_this<RemoteGeneration> {
   void EndAttempt(const RpcError& outcome);
 
   RemoteServers& servers_;
-  const std::string caller_;  // whose identity
+  const Caller caller_;
   const v1::GenerateRequest request_;
   const std::string correlation_id_;
   const std::optional<std::chrono::steady_clock::time_point> deadline_;

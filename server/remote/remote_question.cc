@@ -43,7 +43,7 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion> {
   RemoteQuestion(RemoteServers& servers, const Caller& caller, std::shared_ptr<const Message> request,
                  std::unique_ptr<Message> response, InferenceClient::Done<Message> done)
       : servers_(servers),
-        caller_(caller.identity),
+        caller_(caller),
         method_(MethodOf(*request->GetDescriptor())),
         request_(std::move(request)),
         response_(std::move(response)),
@@ -102,7 +102,7 @@ class RemoteQuestion : public std::enable_shared_from_this<RemoteQuestion> {
   }
 
   RemoteServers& servers_;
-  const std::string caller_;  // whose identity
+  const Caller caller_;
   const std::string method_;
   const std::shared_ptr<const Message> request_;
   const std::unique_ptr<Message> response_;

@@ -103,9 +103,10 @@ RemoteServer::RemoteServer(const std::string& address, std::string api_key, cons
       stub_(v1::Inference::NewStub(channel_)),
       raw_stub_(channel_) {}
 
-void RemoteServer::Sign(const std::string& caller, grpc::ClientContext* context) const {
+void RemoteServer::Sign(const Caller& caller, grpc::ClientContext* context) const {
   if (!api_key_.empty()) context->AddMetadata("authorization", "Bearer " + api_key_);
-  if (!caller.empty()) context->AddMetadata(kTramontaneCallerKey, caller);
+  if (!caller.identity.empty()) context->AddMetadata(kTramontaneCallerKey, caller.identity);
+  if (caller.weight != 1) context->AddMetadata(kCallerWeightKey, std::to_string(caller.weight));
 }
 
 void RemoteServer::CallStarted() {
@@ -134,7 +135,7 @@ void RemoteServer::Poll(OpenCalls& open, int64_t timeout_ms) {
   auto question = std::make_shared<LoadQuestion>();
   question->context.set_wait_for_ready(true);
   question->context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
-  Sign("", &question->context);
+  Sign(Caller(), &question->context);
   if (!open.Add(&question->context)) return;
   question->count.calls = &open;
   stub_->async()->GetLoad(&question->context, &question->request, &question->response,

@@ -61,7 +61,7 @@ class RemoteServer {
   RawStub& raw_stub() { return raw_stub_; }
 
   // Says with our key whose call it is; `caller`: its identity, "": our own.
-  void Sign(const std::string& caller, grpc::ClientContext* context) const;
+  void Sign(const Caller& caller, grpc::ClientContext* context) const;
 
   // Connected and, by its health service, serving. Asks for a connection where there is none.
   bool up() const { return channel_->GetState(true) == GRPC_CHANNEL_READY; }

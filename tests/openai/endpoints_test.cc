@@ -92,7 +92,7 @@ class Endpoints : public ::testing::Test {
 
   void Give(Endpoint endpoint, const std::shared_ptr<FakeExchange>& exchange) {
     endpoint({client_, options_, counts_, draining_},
-             std::make_shared<GatewayExchange>(exchange, kOpenAi, HttpHeaders(), [](int) {}));
+             std::make_shared<GatewayExchange>(exchange, kOpenAi, [] { return HttpHeaders(); }, [](int) {}));
   }
 
   FakeInferenceClient client_;

@@ -440,7 +440,7 @@ TEST_F(GatewayTest, BrowsersOfOtherSitesAreLetInWhereThatIsWanted) {
   EXPECT_EQ(reply.Header("access-control-allow-methods"), "POST, OPTIONS");
   EXPECT_EQ(reply.Header("access-control-allow-headers"), "authorization,x-stainless-os");
   EXPECT_EQ(Ask(HttpGet("/health")).Header("access-control-allow-origin"), "*");
-  for (const char* exposed : {"x-should-retry", "x-tramontane-unenforced"}) {
+  for (const char* exposed : {"x-should-retry", "x-tramontane-unenforced", "x-ratelimit-reset-tokens"}) {
     EXPECT_NE(reply.Header("access-control-expose-headers").find(exposed), std::string::npos) << exposed;
   }
   EXPECT_EQ(Ask(HttpGet("/nowhere")).Header("access-control-allow-origin"), "*")

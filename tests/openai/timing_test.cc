@@ -53,7 +53,8 @@ class TimingTest : public ::testing::Test {
         std::make_unique<ConnectionStage>(limits_, [this](const std::shared_ptr<HttpExchange>& exchange) {
           exchange->RunOnHandler([this, exchange] {
             endpoint_({client_, options_, counts_, draining_},
-                      std::make_shared<GatewayExchange>(exchange, kOpenAi, HttpHeaders(), [](int) {}));
+                      std::make_shared<GatewayExchange>(
+                          exchange, kOpenAi, [] { return HttpHeaders(); }, [](int) {}));
           });
         });
   }

@@ -7,13 +7,18 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "server/access/doorkeeper.h"
-#include "server/access/key_concurrency.h"
+#include "server/access/key_charge.h"
 #include "server/access/key_file.h"
+#include "server/access/key_use.h"
 #include "server/access/keyed_client.h"
+#include "server/access/rate_bucket.h"
 #include "server/access/tls_files.h"
 #include "server/base/peer_address.h"
 #include "tests/support/fake_inference_client.h"
@@ -41,15 +46,15 @@ TEST(KeyFile, AnEntryIsADigestOrAPlainKey) {
   const KeyDigest digest = DigestOfKey(kAliceKey);
   const auto file = ParseKeyFile(R"({"keys":[)" + KeyFileEntry("a", digest) + R"(,{"name":"b","key":"x"}]})");
   ASSERT_TRUE(file.ok()) << file.status().message();
-  EXPECT_EQ(file->keys[0].digest, digest);
-  EXPECT_EQ(file->keys[1].digest, DigestOfKey("x"));
+  EXPECT_EQ((*file)[0].digest, digest);
+  EXPECT_EQ((*file)[1].digest, DigestOfKey("x"));
 }
 
 TEST(KeyFile, RightsAndTimesAreRead) {
   const auto file = ParseKeyFile(WithFields(
       R"("models":["m"],"admin":true,"expires":"1970-01-01T01:00:10.5+01:00","salt":true,"max_concurrent":3)"));
   ASSERT_TRUE(file.ok()) << file.status().message();
-  const ApiKey& key = file->keys[0];
+  const ApiKey& key = (*file)[0];
   EXPECT_TRUE(key.MayUse("m"));
   EXPECT_FALSE(key.MayUse("n"));
   EXPECT_TRUE(key.admin);
@@ -81,11 +86,200 @@ TEST(KeyFile, AFaultNamesTheEntryAndTheFieldAndQuotesNoKey) {
               HasSubstr("another entry has"));
 }
 
-TEST(KeyFile, WhatDoesNothingYetIsTakenWithAWarning) {
-  const auto file = ParseKeyFile(WithFields(R"("priority":1,"tokens_per_minute":100)"));
-  ASSERT_TRUE(file.ok());
-  EXPECT_EQ(file->warnings.size(), 2u);
-  EXPECT_THAT(file->warnings[0], HasSubstr("does nothing yet"));
+TEST(KeyFile, PriorityWeightAndTheBoundsOfAMinuteAreRead) {
+  const auto key_with = [](const std::string& fields) {
+    const auto keys = ParseKeyFile(WithFields(fields));
+    EXPECT_TRUE(keys.ok()) << keys.status();
+    return keys.ok() ? (*keys)[0] : ApiKey();
+  };
+  const ApiKey key =
+      key_with(R"("priority":-1000,"weight":1000,"requests_per_minute":60,"tokens_per_minute":2147483647)");
+  EXPECT_EQ(key.priority, -1000);
+  EXPECT_EQ(key.weight, 1000);
+  EXPECT_EQ(key.requests_per_minute, 60);
+  EXPECT_EQ(key.tokens_per_minute, 2147483647);
+  const ApiKey plain = key_with("");
+  EXPECT_EQ(std::tuple(plain.priority, plain.weight), std::tuple(0, 1));
+  EXPECT_EQ(std::tuple(plain.requests_per_minute, plain.tokens_per_minute), std::tuple(0, 0));
+  EXPECT_EQ(key_with(R"("gateway":true)").priority, -1000) << "it has held its own callers to theirs";
+  EXPECT_EQ(key_with(R"("gateway":true,"priority":5)").priority, 5);
+}
+
+TEST(KeyFile, ANumberOutOfItsRangeIsNamedWithItsValueAndTheLimits) {
+  for (const auto& [fields, said] : std::vector<std::pair<std::string, std::string>>{
+           {R"("priority":-1001)", "keys[0].priority is -1001; it must be a whole number from -1000 to 1000"},
+           {R"("priority":18446744073709551615)", "from -1000 to 1000"},
+           {R"("weight":0)", "keys[0].weight is 0; it must be a whole number from 1 to 1000"},
+           {R"("weight":1001)", "keys[0].weight is 1001"},
+           {R"("weight":1.5)", "keys[0].weight is 1.5"},
+           {R"("weight":"3")", "keys[0].weight must be a whole number"},
+           {R"("requests_per_minute":-1)", "keys[0].requests_per_minute is -1"},
+           {R"("tokens_per_minute":2147483648)", "keys[0].tokens_per_minute is 2147483648"}}) {
+    EXPECT_THAT(FaultOf(WithFields(fields)), HasSubstr(said));
+  }
+}
+
+// ---- bounds of a minute -------------------------------------------------------------------------
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+TEST(RateBucket, WhatIsTakenComesBackContinuously) {
+  RateBucket bucket(60);  // one a second
+  int64_t now = 100 * kSecond;
+  for (int i = 0; i < 60; ++i) EXPECT_TRUE(bucket.TryTake(now)) << i;
+  EXPECT_EQ(bucket.Left(now), 0);
+  EXPECT_FALSE(bucket.IsBelowZero(now));
+  EXPECT_FALSE(bucket.TryTake(now));
+  EXPECT_EQ(bucket.NsUntil(1, now), kSecond);
+  EXPECT_EQ(bucket.NsUntil(60, now), 60 * kSecond);
+  now += kSecond;
+  EXPECT_TRUE(bucket.TryTake(now));
+  EXPECT_FALSE(bucket.TryTake(now));
+  now += 1000 * kSecond;
+  EXPECT_EQ(bucket.Left(now), 60) << "no more than a minute's";
+}
+
+TEST(RateBucket, MoreThanThereIsMayBeTakenAndIsOwed) {
+  RateBucket bucket(60);
+  const int64_t now = 100 * kSecond;
+  bucket.Take(90, now);
+  EXPECT_TRUE(bucket.IsBelowZero(now));
+  EXPECT_EQ(bucket.Left(now), -30);
+  EXPECT_EQ(bucket.NsUntil(0, now), 30 * kSecond);
+  EXPECT_TRUE(bucket.IsBelowZero(now + 30 * kSecond - 1));
+  EXPECT_FALSE(bucket.IsBelowZero(now + 30 * kSecond));
+  bucket.Take(-30, now);
+  EXPECT_EQ(bucket.Left(now), 0);
+  bucket.Take(INT32_MAX, now);
+  bucket.Take(INT32_MAX, now);
+  EXPECT_EQ(bucket.NsUntil(60, now), 24 * 3600 * kSecond) << "a day's is the most that is owed";
+}
+
+TEST(RateBucket, AnotherBoundKeepsWhatWasTaken) {
+  RateBucket bucket(60);
+  const int64_t now = 100 * kSecond;
+  bucket.Take(30, now);
+  bucket.SetBound(120, now);
+  EXPECT_EQ(bucket.Left(now), 90);
+  bucket.SetBound(20, now);
+  EXPECT_EQ(bucket.Left(now), -10);
+  bucket.SetBound(0, now);
+  EXPECT_TRUE(bucket.TryTake(now));
+  EXPECT_FALSE(bucket.IsBelowZero(now));
+  bucket.SetBound(60, now);
+  EXPECT_EQ(bucket.Left(now), 60) << "nothing is counted without a bound";
+}
+
+class OneKey : public ::testing::Test {
+ protected:
+  explicit OneKey(ApiKey key = {.name = "one"}) : key_(std::move(key)) {
+    key_.use = std::make_shared<KeyUse>(key_, [this] { return now_; });
+  }
+  void Bound(int64_t requests, int64_t tokens) {
+    key_.requests_per_minute = requests;
+    key_.tokens_per_minute = tokens;
+    key_.use->SetBounds(key_);
+  }
+  std::string Header(const std::string& name) const {
+    for (const auto& [key, value] : RateLimitHeaders(&key_)) {
+      if (key == "x-ratelimit-" + name) return value;
+    }
+    return "";
+  }
+  std::unique_ptr<KeyCharge> NewCharge(bool continues = false) const {
+    return std::make_unique<KeyCharge>(std::make_shared<const ApiKey>(key_), continues);
+  }
+
+  int64_t now_ = 100 * kSecond;
+  ApiKey key_;
+};
+
+TEST_F(OneKey, TheRequestThatIsOneTooManyIsToldWhenTheNextOneIsFree) {
+  Bound(2, 0);
+  for (int i = 0; i < 2; ++i) {
+    auto charge = NewCharge();
+    EXPECT_TRUE(charge->Begin().ok());
+    charge->NotePrompt(1000);
+  }
+  EXPECT_EQ(Header("remaining-requests"), "0");
+  const RpcError error = NewCharge()->Begin();
+  EXPECT_EQ(error.reason, "KEY_REQUESTS");
+  EXPECT_EQ(error.code, StatusCode::kResourceExhausted);
+  EXPECT_EQ(error.retry_after_ms, 30'000);
+  EXPECT_THAT(error.message(), HasSubstr("its 2 requests of a minute, its own limit, requests_per_minute"));
+  now_ += 30 * kSecond;
+  EXPECT_TRUE(NewCharge()->Begin().ok());
+}
+
+TEST_F(OneKey, ARequestThatWasNotAdmittedCostsNone) {
+  Bound(1, 0);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(NewCharge()->Begin().ok()) << i;
+}
+
+TEST_F(OneKey, TokensAreTakenAsTheyComeOfEachChoiceAndWhatIsOwedIsWaitedFor) {
+  Bound(0, 600);
+  auto charge = NewCharge();
+  ASSERT_TRUE(charge->Begin().ok());
+  charge->NotePrompt(500);
+  charge->NotePrompt(500);  // a Started in parts
+  EXPECT_EQ(Header("remaining-tokens"), "100");
+  charge->NoteCompletion(0, 20);
+  charge->NoteCompletion(0, 50);
+  charge->NoteCompletion(1, 50);
+  EXPECT_EQ(Header("remaining-tokens"), "0");
+  EXPECT_TRUE(NewCharge()->Begin().ok()) << "all of it is taken, and nothing is owed";
+  charge->NoteCompletion(1, 55);
+  const RpcError error = NewCharge()->Begin();
+  EXPECT_EQ(error.reason, "KEY_TOKENS");
+  EXPECT_EQ(error.retry_after_ms, 500);
+  EXPECT_THAT(error.message(), HasSubstr("its 600 tokens of a minute, its own limit, tokens_per_minute"));
+  auto later = NewCharge(/*continues=*/true);
+  EXPECT_TRUE(later->Begin().ok()) << "of a request that was taken";
+  later->NotePrompt(5);
+  EXPECT_EQ(NewCharge()->Begin().retry_after_ms, 1000) << "which costs all the same";
+}
+
+TEST_F(OneKey, ItsHeadersHaveOpenAisFormats) {
+  Bound(0, 0);
+  EXPECT_THAT(RateLimitHeaders(&key_), IsEmpty());
+  EXPECT_THAT(RateLimitHeaders(nullptr), IsEmpty());
+  Bound(0, 600);
+  EXPECT_EQ(RateLimitHeaders(&key_).size(), 3u) << "of the bound that there is";
+  EXPECT_EQ(Header("limit-tokens"), "600");
+  EXPECT_EQ(Header("reset-tokens"), "0s");
+  const auto reset_after = [this](int64_t tokens) {
+    key_.use->NoteTokens(tokens);
+    std::string reset = Header("reset-tokens");
+    key_.use->NoteTokens(-tokens);
+    return reset;
+  };
+  EXPECT_EQ(reset_after(1), "100ms");
+  EXPECT_EQ(reset_after(10), "1s");
+  EXPECT_EQ(reset_after(11), "2s");
+  EXPECT_EQ(reset_after(3600), "6m0s");
+  EXPECT_EQ(reset_after(36'610), "1h1m1s");
+  EXPECT_EQ(Header("remaining-tokens"), "600");
+  key_.use->NoteTokens(3600);
+  EXPECT_EQ(Header("remaining-tokens"), "0");
+}
+
+TEST_F(OneKey, OneTooManyAtOnceIsToldWhenOneOfThoseInProgressIsExpectedToEnd) {
+  key_.max_concurrent = 2;
+  std::vector<std::unique_ptr<KeyCharge>> running;
+  const auto begin = [&] {
+    running.push_back(NewCharge());
+    EXPECT_TRUE(running.back()->Begin().ok());
+  };
+  begin();
+  begin();
+  for (int i = 0; i < 40; ++i) {  // one ends each 200 ms
+    now_ += kSecond / 5;
+    running.erase(running.begin());
+    begin();
+  }
+  const RpcError error = NewCharge()->Begin();
+  EXPECT_EQ(error.reason, "KEY_CONCURRENCY");
+  EXPECT_NEAR(static_cast<double>(error.retry_after_ms), 200, 20);
 }
 
 // ---- the ring -----------------------------------------------------------------------------------
@@ -172,21 +366,45 @@ TEST_F(Keys, AFileThatOthersCanReadIsWarnedOf) {
 }
 
 TEST_F(Keys, ABoundOfRequestsIsAKeysOwn) {
-  KeyConcurrency counts;
-  const ApiKey one = {.name = "one", .max_concurrent = 1}, other = {.name = "other", .max_concurrent = 1};
-  EXPECT_TRUE(counts.Begin(&one).ok());
-  EXPECT_EQ(counts.Begin(&one).reason, "KEY_CONCURRENCY");
-  EXPECT_TRUE(counts.Begin(&other).ok());
-  counts.End(&one);
-  EXPECT_TRUE(counts.Begin(&one).ok());
-  EXPECT_TRUE(counts.Begin(nullptr).ok());
+  Write(
+      R"({"keys":[{"name":"one","key":"1","max_concurrent":1},{"name":"other","key":"2","max_concurrent":1}]})");
+  const auto ring = Open();
+  const auto charge_of = [](std::shared_ptr<const ApiKey> key) {
+    return std::make_unique<KeyCharge>(std::move(key), /*continues=*/false);
+  };
+  auto first = charge_of(ring->Find("1"));
+  EXPECT_TRUE(first->Begin().ok());
+  EXPECT_EQ(charge_of(ring->Find("1"))->Begin().reason, "KEY_CONCURRENCY");
+  EXPECT_TRUE(charge_of(ring->Find("2"))->Begin().ok());
+  first = nullptr;
+  EXPECT_TRUE(charge_of(ring->Find("1"))->Begin().ok());
+  EXPECT_TRUE(charge_of(nullptr)->Begin().ok());
+}
+
+TEST_F(Keys, WhatWasUsedOfAKeyStaysUsedWhenItsFileIsReadAgain) {
+  Write(WithKey(kAliceKey, R"(,"tokens_per_minute":100)"));
+  const auto ring = Open();
+  ring->Find(kAliceKey)->use->NoteTokens(90);
+  const auto after = [&](const std::string& key, const std::string& fields) {
+    Write(WithKey(key, fields));
+    std::string fault;
+    EXPECT_EQ(ring->LookAgain(&fault), Reloaded::kTaken) << fault;
+    return RateLimitHeaders(ring->Find(key).get());
+  };
+  auto headers = after("another", R"(,"tokens_per_minute":1000)");
+  ASSERT_EQ(headers.size(), 3u);
+  EXPECT_EQ(headers[0].second, "1000");
+  EXPECT_THAT(std::stoi(headers[1].second), ::testing::AllOf(::testing::Ge(910), ::testing::Lt(1000)));
+  EXPECT_THAT(after("another", ""), IsEmpty()) << "without a bound";
 }
 
 TEST(KeyedCalls, LaterOnesOfARequestArePartOfItAndThoseOfTheNextWait) {
   FakeInferenceClient inner;
   KeyedClient keyed(inner);
   Caller caller;
-  caller.key = std::make_shared<const ApiKey>(ApiKey{.name = "one", .max_concurrent = 1});
+  ApiKey key = {.name = "one", .max_concurrent = 1};
+  key.use = std::make_shared<KeyUse>(key);
+  caller.key = std::make_shared<const ApiKey>(key);
   RpcError refusal;
   const auto generate = [&](bool continues) {
     return keyed.Generate(caller, {}, {.continues = continues}, [] {}, &refusal);
@@ -199,6 +417,66 @@ TEST(KeyedCalls, LaterOnesOfARequestArePartOfItAndThoseOfTheNextWait) {
   EXPECT_EQ(refusal.reason, "KEY_CONCURRENCY");
   first = nullptr;
   EXPECT_NE(generate(false), nullptr);
+}
+
+class KeyedOneKey : public OneKey {
+ protected:
+  KeyedOneKey() : keyed_(inner_) {}
+
+  std::shared_ptr<InferenceCall> Generate(std::optional<int32_t> priority) {
+    caller_.key = std::make_shared<const ApiKey>(key_);
+    v1::GenerateRequest request;
+    if (priority) request.set_priority(*priority);
+    return keyed_.Generate(caller_, request, {}, [] {}, &refusal_);
+  }
+  int32_t PrioritySent() const { return inner_.calls().back()->request().priority(); }
+
+  FakeInferenceClient inner_;
+  KeyedClient keyed_;
+  Caller caller_;
+  RpcError refusal_;
+};
+
+TEST_F(KeyedOneKey, TokensAreTakenByWhatAnAnswerTells) {
+  Bound(0, 100);
+  const auto call = Generate(std::nullopt);
+  FakeInferenceCall& said = *inner_.calls()[0];
+  said.Put(StartedEvent(40));
+  said.Put(DeltaEvent(0, "a", 3));
+  call->Take();
+  EXPECT_EQ(Header("remaining-tokens"), "57");
+  said.Put(DeltaEvent(0, "b", 5));
+  said.Put(FinishedEvent(0, v1::FINISH_REASON_STOP, 40, 70));
+  said.End();
+  call->Take();
+  EXPECT_EQ(Header("remaining-tokens"), "0");
+  EXPECT_EQ(Generate(std::nullopt), nullptr);
+  EXPECT_EQ(refusal_.reason, "KEY_TOKENS");
+}
+
+TEST_F(KeyedOneKey, ABetterPriorityThanTheKeysIsTheKeysAndToldOnce) {
+  key_.priority = -5;
+  const auto ignored = [](InferenceCall& call) {
+    std::vector<std::string> names;
+    for (const auto& event : call.Take().events)
+      names.insert(names.end(), event.started().ignored().begin(), event.started().ignored().end());
+    return names;
+  };
+  const auto held = Generate(-6);
+  EXPECT_EQ(PrioritySent(), -5);
+  for (int i = 0; i < 2; ++i) inner_.calls()[0]->Put(StartedEvent(1));
+  EXPECT_THAT(ignored(*held), ::testing::ElementsAre("priority"));
+  const auto fits = Generate(-5);
+  EXPECT_EQ(PrioritySent(), -5);
+  inner_.calls()[1]->Put(StartedEvent(1));
+  EXPECT_THAT(ignored(*fits), IsEmpty());
+  Generate(std::nullopt);
+  EXPECT_EQ(PrioritySent(), 0);
+  key_.priority = 7;
+  const auto silent = Generate(std::nullopt);
+  EXPECT_EQ(PrioritySent(), 7);
+  inner_.calls()[3]->Put(StartedEvent(1));
+  EXPECT_THAT(ignored(*silent), IsEmpty()) << "it asked for none";
 }
 
 TEST(KeyedCalls, TheSaltOfAKeyGoesWithTheRequestsOwn) {
@@ -272,6 +550,50 @@ TEST_F(Keys, WhatAGatewaySaysIsAKeysNameUnlessItIsAnAddress) {
     for (const char* address : {"10.0.0.1", "2001:db8:0:1::/64", "unix"}) EXPECT_EQ(key_name(address), "");
     EXPECT_EQ(key_name(""), ring == nullptr ? "" : "alice");
   }
+}
+
+TEST_F(Keys, ACallersWeightIsItsKeysOrWhatABelievedGatewaySays) {
+  Write(
+      R"({"keys":[{"name":"alice","key":"a","weight":3},{"name":"gate","key":"g","weight":9,"gateway":true}]})");
+  const Doorkeeper doors(Open(), {});
+  const auto weight = [&doors](const Credentials& credentials) {
+    Caller caller;
+    EXPECT_TRUE(doors.Identify(credentials, Caller::Door::kGrpc, &caller).ok());
+    return caller.weight;
+  };
+  EXPECT_EQ(weight({.api_key = "a"}), 3);
+  EXPECT_EQ(weight({.api_key = "a", .tramontane_caller = "x", .caller_weight = "7"}), 3)
+      << "nobody believes it";
+  EXPECT_EQ(weight({.api_key = "g"}), 9);
+  EXPECT_EQ(weight({.api_key = "g", .tramontane_caller = "x", .caller_weight = "7"}), 7);
+  EXPECT_EQ(weight({.api_key = "g", .tramontane_caller = "alice", .caller_weight = "7"}), 7);
+  EXPECT_EQ(weight({.api_key = "g", .tramontane_caller = "alice"}), 3) << "as its key has it here";
+  for (const char* none : {"", "0", "1001", "-1", "7x", "x"}) {
+    EXPECT_EQ(weight({.api_key = "g", .tramontane_caller = "x", .caller_weight = none}), 1) << none;
+  }
+  const Doorkeeper open(nullptr, {});
+  Caller caller = open.ByAddress({.address = "127.0.0.1", .tramontane_caller = "x", .caller_weight = "7"},
+                                 Caller::Door::kGrpc);
+  EXPECT_EQ(caller.weight, 7);
+  caller = open.ByAddress({.address = "10.0.0.1", .tramontane_caller = "x", .caller_weight = "7"},
+                          Caller::Door::kGrpc);
+  EXPECT_EQ(caller.weight, 1);
+}
+
+TEST_F(Keys, OnlyAGatewaysOwnCallsTakeNobodysPart) {
+  Write(WithKey(kAliceKey, R"(,"gateway":true)"));
+  const auto is_exempt = [](const Doorkeeper& doors, const Credentials& credentials) {
+    Caller caller;
+    EXPECT_TRUE(doors.Identify(credentials, Caller::Door::kGrpc, &caller).ok());
+    return caller.is_exempt;
+  };
+  const Doorkeeper gateways(Open(), {});
+  EXPECT_TRUE(is_exempt(gateways, {.api_key = kAliceKey}));
+  EXPECT_FALSE(is_exempt(gateways, {.api_key = kAliceKey, .tramontane_caller = "bob"}));
+  EXPECT_FALSE(is_exempt(gateways, {.api_key = kAliceKey, .tramontane_caller = "b b"})) << "it said one";
+  Write(WithKey(kAliceKey));
+  EXPECT_FALSE(is_exempt(Doorkeeper(Open(), {}), {.api_key = kAliceKey}));
+  EXPECT_FALSE(is_exempt(Doorkeeper(nullptr, {}), {.address = "127.0.0.1"}));
 }
 
 TEST(DoorsWithoutKeys, ACallerIsItsAddressOrWhatAGatewayOfThisMachineSays) {

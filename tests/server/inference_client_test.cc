@@ -76,6 +76,30 @@ TEST_P(Client, SaysWhatGrpcSays) {
   }
 }
 
+TEST_P(Client, SaysWhosePartARequestTakesAndWhen) {
+  v1::GenerateRequest request = RequestOfIds({1, 2}, 1);
+  request.set_priority(-7);
+  const auto share = [&](const Caller& caller) {
+    CallReader call(client(), request, {}, caller);
+    EXPECT_TRUE(call.ReadAll().ok()) << call.outcome().message();
+    return server_.model().last_share();
+  };
+  Caller caller = {.identity = "alice", .door = Caller::Door::kHttp, .weight = 3};
+  EXPECT_EQ(share(caller).caller, "alice");
+  EXPECT_EQ(share(caller).weight, 3);
+  EXPECT_EQ(share(caller).priority, -7);
+  if (GetParam() == Path::kOverGrpc) return;
+  caller.is_exempt = true;
+  EXPECT_EQ(share(caller).caller, "");
+  EXPECT_EQ(share(Caller{.identity = "alice"}).caller, "") << "a program's own";
+  v1::ScoreCandidatesRequest score;
+  score.set_text("a");
+  score.add_candidates()->set_text("b");
+  score.set_priority(9);
+  Await<v1::ScoreCandidatesResponse>([&](auto done) { client().Ask(caller, score, done); });
+  EXPECT_EQ(server_.model().last_share().priority, 9);
+}
+
 TEST_P(Client, KeepsSessions) {
   v1::GenerateRequest request = RequestOfIds({1, 2, 3}, 5);
   request.set_session("s");

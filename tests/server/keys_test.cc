@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/access/doorkeeper.h"
+#include "server/remote/from_grpc_status.h"
 #include "server/sessions/session_folder.h"
 #include "tests/server/scripted_server.h"
 #include "tests/support/http_test_client.h"
@@ -30,6 +31,9 @@ class KeyedServer : public ::testing::Test {
         {"name":"alice","key":"key-of-alice"},
         {"name":"bob","key":"key-of-bob","models":["another"]},
         {"name":"carol","key":"key-of-carol","max_concurrent":1},
+        {"name":"dave","key":"key-of-dave","requests_per_minute":2,"tokens_per_minute":6000,
+         "priority":-5,"weight":3},
+        {"name":"erin","key":"key-of-erin","tokens_per_minute":1},
         {"name":"gate","key":"key-of-gate","gateway":true}]})");
     std::vector<std::string> warnings;
     ScriptedServerOptions options;
@@ -163,6 +167,83 @@ TEST_F(KeyedServer, WhatAKeySavedIsAbsentForOthersWhereverTheFileIs) {
   std::string through = WithKey(HttpPost("/v1/sessions/tea/restore", ""), "key-of-gate");
   through.insert(through.find("\r\n") + 2, "x-tramontane-caller: alice\r\n");
   EXPECT_EQ(Ask(through).status, 200);
+}
+
+TEST_F(KeyedServer, WhatARequestTakesIsItsKeysPartAndNoBetterThanItsPriority) {
+  const auto ask = [this](const std::string& key, const std::string& priority) {
+    const std::string body = R"({"prompt":[300],"max_tokens":1,"priority":)" + priority + "}";
+    return Ask(WithKey(HttpPost("/v1/completions", body), key));
+  };
+  const HttpReply held = ask("key-of-dave", "-6");
+  EXPECT_EQ(held.Header("x-tramontane-ignored"), "priority");
+  ShareParams share = server_->model().last_share();
+  EXPECT_EQ(share.caller, "dave");
+  EXPECT_EQ(share.weight, 3);
+  EXPECT_EQ(share.priority, -5);
+  EXPECT_EQ(ask("key-of-alice", "4").Header("x-tramontane-ignored"), "");
+  share = server_->model().last_share();
+  EXPECT_EQ(share.caller, "alice");
+  EXPECT_EQ(share.weight, 1);
+  EXPECT_EQ(share.priority, 4);
+  const std::string two = R"({"prompt":[[300],[301]],"max_tokens":1,"user":"u","priority":-1})";
+  EXPECT_EQ(Ask(WithKey(HttpPost("/v1/completions", two), "key-of-alice")).Header("x-tramontane-ignored"),
+            "user, priority")
+      << "once of all prompts";
+  EXPECT_EQ(ask("key-of-gate", "-9").Header("x-tramontane-ignored"), "");
+  share = server_->model().last_share();
+  EXPECT_EQ(share.caller, "") << "a gateway's own call takes nobody's part";
+  EXPECT_EQ(share.priority, -9);
+  EXPECT_TRUE(Generate({{"x-api-key", "key-of-gate"},
+                        {"x-tramontane-caller", "10.0.0.1"},
+                        {"x-tramontane-caller-weight", "7"}})
+                  .ok());
+  EXPECT_EQ(server_->model().last_share().caller, "10.0.0.1");
+  EXPECT_EQ(server_->model().last_share().weight, 7);
+  const std::string scored = R"({"prompt":"a","candidates":["b"],"priority":-1})";
+  EXPECT_EQ(Ask(WithKey(HttpPost("/v1/score", scored), "key-of-alice")).Header("x-tramontane-ignored"),
+            "priority");
+}
+
+TEST_F(KeyedServer, AnAnswerTellsWhatItsKeyHasLeftAndTheRequestTooMuchWhenToComeAgain) {
+  const auto post = [this](const std::string& body) {
+    return Ask(WithKey(HttpPost("/v1/completions", body), "key-of-dave"));
+  };
+  const HttpReply first = post(kCompletion);
+  EXPECT_EQ(first.status, 200);
+  EXPECT_EQ(first.Header("x-ratelimit-limit-requests"), "2");
+  EXPECT_EQ(first.Header("x-ratelimit-remaining-requests"), "1");
+  EXPECT_EQ(first.Header("x-ratelimit-reset-requests"), "30s");
+  EXPECT_EQ(first.Header("x-ratelimit-limit-tokens"), "6000");
+  EXPECT_EQ(post(R"({"prompt":"a","top_p":9})").Header("x-ratelimit-remaining-requests"), "1")
+      << "what is not admitted costs none";
+  const HttpReply stream = post(R"({"prompt":[300],"max_tokens":2,"stream":true})");
+  EXPECT_EQ(stream.status, 200);
+  EXPECT_EQ(stream.Header("x-ratelimit-remaining-requests"), "0");
+  const HttpReply refused = post(kCompletion);
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(refused.body, HasSubstr(R"("code":"key_requests")"));
+  EXPECT_THAT(refused.body, HasSubstr(R"("type":"rate_limit_error")"));
+  EXPECT_EQ(refused.Header("x-ratelimit-remaining-requests"), "0");
+  const int64_t retry_ms = std::stoll("0" + refused.Header("retry-after-ms"));
+  EXPECT_GT(retry_ms, 0);
+  EXPECT_LE(retry_ms, 30'000);
+  EXPECT_EQ(std::stoll("0" + refused.Header("retry-after")), (retry_ms + 999) / 1000);
+  EXPECT_EQ(Ask(WithKey(HttpPost("/v1/completions", kCompletion), "key-of-alice"))
+                .Header("x-ratelimit-limit-requests"),
+            "");
+
+  Stream over(server_->stub(), RequestOfIds({300}, 2), {{"x-api-key", "key-of-erin"}});
+  EXPECT_TRUE(over.ReadAll().ok());
+  EXPECT_EQ(over.InitialMetadata("x-ratelimit-limit-tokens"), "1");
+  EXPECT_EQ(over.InitialMetadata("x-ratelimit-limit-requests"), "");
+  Stream owed(server_->stub(), RequestOfIds({300}, 2), {{"x-api-key", "key-of-erin"}});
+  const grpc::Status status = owed.ReadAll();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const RpcError error = FromGrpcStatus(status);
+  EXPECT_EQ(error.reason, "KEY_TOKENS");
+  EXPECT_GT(error.retry_after_ms, 60'000) << "three tokens, of one a minute, and one was there";
+  EXPECT_EQ(owed.TrailingMetadata("grpc-retry-pushback-ms"), std::to_string(error.retry_after_ms));
+  EXPECT_EQ(owed.InitialMetadata("x-ratelimit-remaining-tokens"), "0");
 }
 
 }  // namespace

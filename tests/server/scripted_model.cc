@@ -32,6 +32,11 @@ void ScriptedModel::FailAt(int64_t position) {
   fail_at_ = position;
 }
 
+ShareParams ScriptedModel::last_share() {
+  std::lock_guard lock(mutex_);
+  return last_share_;
+}
+
 StatusOr<StepTicket> ScriptedModel::Forward(const StepPlan& plan) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return allowed_steps_ > 0; });
@@ -40,6 +45,7 @@ StatusOr<StepTicket> ScriptedModel::Forward(const StepPlan& plan) {
 
   result_.wants.clear();
   for (const StepRow& row : plan.rows) {
+    last_share_ = row.sequence->request->share;
     const OutputParams& output = row.sequence->request->output;
     for (const Want& want : plan.WantsOf(row)) {
       const bool draws = want.kind == Want::Kind::kDraw;

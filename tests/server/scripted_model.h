@@ -30,6 +30,8 @@ class ScriptedModel final : public ModelRunner {
   void SetStepTime(int64_t microseconds);
   // The row that says the token at this position has logits that are not finite. -1: none.
   void FailAt(int64_t position);
+  // Of the last row that was computed.
+  ShareParams last_share();
 
   // ---- engine thread ----
   StatusOr<StepTicket> Forward(const StepPlan& plan) override;
@@ -40,11 +42,12 @@ class ScriptedModel final : public ModelRunner {
   WantResult Result(Want::Kind kind, int32_t token, int32_t top) const;
 
   const std::vector<int32_t> script_;
-  std::mutex mutex_;  // guards the next four
+  std::mutex mutex_;  // guards the next five
   std::condition_variable changed_;
   int64_t allowed_steps_ = INT64_MAX;
   int64_t step_time_us_ = 0;
   int64_t fail_at_ = -1;
+  ShareParams last_share_;
   StepResult result_;
 };
 

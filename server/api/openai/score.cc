@@ -166,13 +166,15 @@ void AnswerScore(const GatewayContext& context, const std::shared_ptr<GatewayExc
   if (auto fault = ParseScore(exchange->request().body, request_context, &body))
     return exchange->Fail(*fault);
   body.request.set_request_id(request_context.id);
-  context.client.Ask(
-      CallerOf(*exchange), std::move(body.request),
-      [exchange, created_s = request_context.created_s, names = std::move(body.names),
-       ignored = std::move(body.ignored)](const RpcError& error, const v1::ScoreCandidatesResponse& scores) {
-        if (!error.ok()) return exchange->Fail(names.Explain(error));
-        RespondWithText(*exchange, ScoresJson(scores, created_s), ignored);
-      });
+  context.client.Ask(CallerOf(*exchange), std::move(body.request),
+                     [exchange, created_s = request_context.created_s, names = std::move(body.names),
+                      ignored = std::move(body.ignored)](const RpcError& error,
+                                                         const v1::ScoreCandidatesResponse& scores) mutable {
+                       if (!error.ok()) return exchange->Fail(names.Explain(error));
+                       for (const std::string& field : scores.ignored())
+                         ignored.push_back(names.NameOf(field));
+                       RespondWithText(*exchange, ScoresJson(scores, created_s), ignored);
+                     });
 }
 
 }  // namespace tramontane

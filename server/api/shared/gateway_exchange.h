@@ -15,9 +15,10 @@ namespace tramontane {
 
 class GatewayExchange final : public HttpExchange {
  public:
-  // `headers` go into whatever the answer is; `on_answer` is told its status when it begins.
-  GatewayExchange(std::shared_ptr<HttpExchange> inner, const Dialect& dialect, HttpHeaders headers,
-                  std::function<void(int status)> on_answer)
+  // `headers`, as they are when the answer begins, go into whatever it is; `on_answer` is told its status
+  // then.
+  GatewayExchange(std::shared_ptr<HttpExchange> inner, const Dialect& dialect,
+                  std::function<HttpHeaders()> headers, std::function<void(int status)> on_answer)
       : inner_(std::move(inner)),
         dialect_(dialect),
         headers_(std::move(headers)),
@@ -40,14 +41,14 @@ class GatewayExchange final : public HttpExchange {
 
  private:
   HttpResponse Completed(HttpResponse response) const {
-    response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
+    for (auto& header : headers_()) response.headers.push_back(std::move(header));
     on_answer_(response.status);
     return response;
   }
 
   const std::shared_ptr<HttpExchange> inner_;
   const Dialect& dialect_;
-  const HttpHeaders headers_;
+  const std::function<HttpHeaders()> headers_;
   const std::function<void(int status)> on_answer_;
 };
 

@@ -58,6 +58,8 @@ void AddStartedHeaders(const v1::Started& started, const FieldNames& names, Http
   if (header == headers->end()) header = headers->insert(header, {kIgnoredHeader, ""});
   for (const std::string& field : started.ignored()) {
     const std::string name = HeaderText(names.NameOf(field), /*blanks=*/false);
+    const bool is_told = (", " + header->second + ", ").find(", " + name + ", ") != std::string::npos;
+    if (is_told) continue;  // of another prompt
     header->second += (header->second.empty() ? "" : ", ") + name;
   }
 }
