@@ -75,12 +75,16 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Submit(Request request, std::func
   unfinished_.fetch_add(1, std::memory_order_release);
   if (!inbox_.Push(std::move(live))) {
     unfinished_.fetch_sub(1, std::memory_order_release);
-    return ResourceExhausted("the queue is full: at most " + std::to_string(limits_.max_queued_requests) +
-                             " requests (max_queued_requests) and " +
-                             std::to_string(limits_.max_queued_bytes) + " bytes wait");
+    return QueueFullError();
   }
   wake_.Notify();
   return stream;
+}
+
+Status Engine::QueueFullError() const {
+  return ResourceExhausted("the queue is full: at most " + std::to_string(limits_.max_queued_requests) +
+                           " requests (max_queued_requests) and " + std::to_string(limits_.max_queued_bytes) +
+                           " bytes wait");
 }
 
 // Hashed here, so that the engine thread need not.

@@ -56,6 +56,9 @@ class Engine {
   // told on; whoever cares keeps them distinct.
   StatusOr<std::shared_ptr<TokenStream>> Submit(Request request, std::function<void()> on_ready);
 
+  // RESOURCE_EXHAUSTED: the queue is full, so that Submit would refuse any request.
+  Status CheckQueue() const { return inbox_.full() ? QueueFullError() : Status::Ok(); }
+
   // One step: Drain, Reap, Plan, Forward, Sample, Collect, Apply, Publish.
   StepOutcome Step();
 
@@ -92,6 +95,7 @@ class Engine {
   const KvLayout& kv_layout() const { return model_.kv_layout; }
 
  private:
+  Status QueueFullError() const;
   TextPath PathOf(const LiveRequest& live) const;
   Status CheckPolicyFits(const ContextPolicy& policy) const;
 

@@ -41,6 +41,7 @@ class Inbox {
     queued_.fetch_sub(1, std::memory_order_relaxed);
   }
 
+  bool full() const { return queued() >= max_requests_ || queued_bytes() >= max_bytes_; }
   int32_t queued() const { return queued_.load(std::memory_order_relaxed); }
   int64_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
 

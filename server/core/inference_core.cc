@@ -15,10 +15,19 @@ namespace {
 constexpr int kMaxAbortIds = 1024;
 constexpr int32_t kMaxWaitingSessions = 16;  // to be saved or restored
 
-RpcError SessionFilesBusyError() {
-  return BusyError("SESSION_FILES_BUSY", "sessions are saved and restored one at a time, and " +
-                                             std::to_string(kMaxWaitingSessions) +
-                                             " wait for it, the most that may");
+int64_t NowNs() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+// There is no room, and will be in this time.
+RpcError WithRetryIn(int64_t ns, RpcError error) {
+  error.retry_after_ms = (ns + 999'999) / 1'000'000;
+  return error;
+}
+
+RpcError SessionFilesBusyError(int64_t retry_ns) {
+  return WithRetryIn(retry_ns,
+                     BusyError("SESSION_FILES_BUSY", "sessions are saved and restored one at a time, and " +
+                                                         std::to_string(kMaxWaitingSessions) +
+                                                         " wait for it, the most that may"));
 }
 
 }  // namespace
@@ -103,7 +112,7 @@ void InferenceCore::RunUnary(UnaryThread thread, int64_t input_bytes, const Call
     waits_for_disk&& stopping_ ? refuse(StoppedError()) : work(*model);
   };
   const auto refuse_busy = [this, waits_for_disk, refuse] {
-    refuse(waits_for_disk ? SessionFilesBusyError() : WorkersBusyError());
+    refuse(waits_for_disk ? SessionFilesBusyError(session_copiers_.TellNextRoomNs()) : WorkersBusyError());
   };
   WorkerPool& pool = waits_for_disk ? session_copiers_ : workers_;
   const bool taken = pool.TrySubmit(
@@ -111,12 +120,14 @@ void InferenceCore::RunUnary(UnaryThread thread, int64_t input_bytes, const Call
   if (!taken) refuse_busy();
 }
 
-RpcError InferenceCore::WorkersBusyError() const {
+RpcError InferenceCore::WorkersBusyError() {
   const WorkerPoolOptions& options = workers_.options();
-  return BusyError("INPUT_QUEUE_FULL",
-                   "too much input waits to be tokenised: at most " + std::to_string(options.max_queued) +
-                       " requests (max_queued_work) and " + std::to_string(options.max_queued_bytes) +
-                       " bytes, of one caller half of it while others wait");
+  return WithRetryIn(
+      workers_.TellNextRoomNs(),
+      BusyError("INPUT_QUEUE_FULL",
+                "too much input waits to be tokenised: at most " + std::to_string(options.max_queued) +
+                    " requests (max_queued_work) and " + std::to_string(options.max_queued_bytes) +
+                    " bytes, of one caller half of it while others wait"));
 }
 
 bool InferenceCore::MayCompile(const v1::GenerateRequest& request) { return request.has_constraint(); }
@@ -198,17 +209,32 @@ RpcError InferenceCore::AddStream(ServedCall* call) {
   std::lock_guard lock(streams_mutex_);
   if (stopping_ || (draining_ && !call->continues())) return DrainingError();
   if (open_streams_.size() >= static_cast<size_t>(max_streams_)) {
-    return BusyError("TOO_MANY_STREAMS", "the server has " + std::to_string(max_streams_) +
-                                             " open streams, its limit (max_streams)");
+    return WithRetryIn(stream_drain_.TellNextNs(NowNs()),
+                       BusyError("TOO_MANY_STREAMS", "the server has " + std::to_string(max_streams_) +
+                                                         " open streams, its limit (max_streams)"));
   }
   open_streams_.insert(call);
+  stream_drain_.Came(NowNs());
   return {};
 }
 
 void InferenceCore::RemoveStream(ServedCall* call) {
   std::lock_guard lock(streams_mutex_);
   open_streams_.erase(call);
+  stream_drain_.Left(NowNs());
   if (open_streams_.empty()) streams_changed_.notify_all();
 }
+
+RpcError InferenceCore::CheckQueue(const Serving& serving) {
+  return SubmitError(serving.model.engine->CheckQueue());
+}
+
+RpcError InferenceCore::SubmitError(const Status& status) {
+  if (status.code() != StatusCode::kResourceExhausted) return ToRpcError(status);
+  return WithRetryIn(queue_drain_.TellNextNs(NowNs()), ToRpcError(status));
+}
+
+void InferenceCore::NoteQueued() { queue_drain_.Came(NowNs()); }
+void InferenceCore::NoteLeftQueue() { queue_drain_.Left(NowNs()); }
 
 }  // namespace tramontane

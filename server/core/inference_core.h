@@ -2,7 +2,7 @@
 // same behind either door: the served model, the worker pool, the count of open streams, the ids in use.
 //
 // Any thread. Outlives every ServedCall and every piece of work that it was given: its end waits for them.
-// It has 18 members because it is the one owner of what calls share: each is a noun with a file of its own.
+// It has 20 members because it is the one owner of what calls share: each is a noun with a file of its own.
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,7 @@
 #include <unordered_set>
 
 #include "server/base/held_bytes.h"
+#include "server/base/queue_drain.h"
 #include "server/base/worker_pool.h"
 #include "server/call/caller.h"
 #include "server/call/rpc_error.h"
@@ -114,7 +115,7 @@ class InferenceCore {
   [[nodiscard]] bool SubmitCall(const v1::GenerateRequest& request, const Caller& caller,
                                 std::function<void()> work, std::function<void()> give_way);
   // Its queue is full.
-  RpcError WorkersBusyError() const;
+  RpcError WorkersBusyError();
   static RpcError LoadingError();
   static RpcError DrainingError();
   static RpcError StoppedError();
@@ -138,6 +139,12 @@ class InferenceCore {
 
   RpcError AddStream(ServedCall* call);  // not OK: as many are open as may be, or no more are taken
   void RemoveStream(ServedCall* call);
+  // Not OK: the engine's queue is full, and a request need not be read to be refused.
+  RpcError CheckQueue(const Serving& serving);
+  // What a Submit of the engine says, whose queue may be full.
+  RpcError SubmitError(const Status& status);
+  void NoteQueued();
+  void NoteLeftQueue();
 
  private:
   const int32_t max_streams_;
@@ -153,6 +160,9 @@ class InferenceCore {
   std::atomic<int64_t> unsent_{0};
   std::atomic<bool> draining_{false};
   std::atomic<bool> stopping_{false};
+
+  QueueDrain queue_drain_;   // of the engine's queue
+  QueueDrain stream_drain_;  // of open_streams_
 
   mutable std::mutex streams_mutex_;  // guards the next two
   std::condition_variable streams_changed_;

@@ -48,6 +48,7 @@ ServedCall::~ServedCall() {
     End(ToRpcError(Status(StatusCode::kCancelled, "the call was dropped")));
   }
   session_.LetGo();
+  NoteLeftQueue();
   if (counted_) core_.RemoveStream(this);
 }
 
@@ -64,10 +65,12 @@ RpcError ServedCall::Open() {
   if (RpcError error = InferenceCore::CheckMayUse(caller_, serving_->model); !error.ok()) return error;
   RpcError error = core_.AddStream(this);
   counted_ = error.ok();
+  if (error.ok()) error = core_.CheckQueue(*serving_);
   return error.ok() ? charge_.Begin() : error;
 }
 
 RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void()> on_ready) {
+  if (RpcError error = core_.CheckQueue(*serving_); !error.ok()) return error;  // it may have become full
   if (RpcError error = TakeRequestId(proto.request_id()); !error.ok()) return error;
   if (RpcError error = session_.Begin(core_.sessions().store(), caller_, proto); !error.ok()) return error;
   Request request;
@@ -95,6 +98,7 @@ RpcError ServedCall::Admit(const v1::GenerateRequest& proto, std::function<void(
 
 RpcError ServedCall::Admit(const v1::ScoreCandidatesRequest& proto, std::function<void()> on_ready,
                            std::vector<int64_t>* lengths) {
+  if (RpcError error = core_.CheckQueue(*serving_); !error.ok()) return error;
   if (RpcError error = TakeRequestId(proto.request_id()); !error.ok()) return error;
   Request request;
   if (RpcError error = serving_->converter.requests.ScoreCandidates(proto, &request); !error.ok())
@@ -130,7 +134,9 @@ RpcError ServedCall::Submit(Request request, bool is_chat, std::function<void()>
   for (const std::vector<int32_t>& candidate : request.candidates) tokens += std::ssize(candidate);
   StatusOr<std::shared_ptr<TokenStream>> stream =
       serving_->model.engine->Submit(std::move(request), std::move(on_ready));
-  if (!stream.ok()) return ToRpcError(stream.status());
+  if (!stream.ok()) return core_.SubmitError(stream.status());
+  queued_ = true;
+  core_.NoteQueued();
   charge_.NotePrompt(tokens);
   std::lock_guard lock(mutex_);
   stream_ = std::move(stream).value();
@@ -181,6 +187,7 @@ InferenceEvents ServedCall::Take() {
   StreamUpdate update = stream_->Take();
   const EventConverter& converter = serving_->converter.events;
   InferenceEvents taken;
+  if (update.started || update.done) NoteLeftQueue();
   if (update.started) {
     taken.events.push_back(converter.StartedToProto(*update.started, request_id_));
     taken.events.back().mutable_started()->mutable_ignored()->Assign(ignored_.begin(), ignored_.end());
@@ -247,6 +254,10 @@ void ServedCall::SetStages(v1::Finished* finished) const {
 RpcError ServedCall::ToldOutcome(const Status& status) const {
   const bool by_stop = status.code() == StatusCode::kCancelled && core_.stopping();
   return by_stop ? InferenceCore::StoppedError() : ToOutcome(status);
+}
+
+void ServedCall::NoteLeftQueue() {
+  if (std::exchange(queued_, false)) core_.NoteLeftQueue();
 }
 
 void ServedCall::End(const RpcError& outcome) {

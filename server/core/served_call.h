@@ -6,7 +6,7 @@
 // Threads: Cancel from any, at any time; the rest one call at a time, from whatever thread is said.
 // Always: it counts as an open stream from Open until it is gone, and its id is taken from Admit until End.
 //
-// It has 26 members because its log line and trace, written at the end, tell of each stage that it went
+// It has 27 members because its log line and trace, written at the end, tell of each stage that it went
 // through.
 #pragma once
 
@@ -40,7 +40,7 @@ class ServedCall {
   ServedCall(const ServedCall&) = delete;
   ServedCall& operator=(const ServedCall&) = delete;
 
-  // Not OK: loading, draining, too many streams, or the key's bounds. Quick.
+  // Not OK: loading, draining, too many streams, a full queue, or the key's bounds. Quick.
   RpcError Open();
 
   // Not OK: cancelled, or past its deadline. For work that could be saved.
@@ -102,6 +102,7 @@ class ServedCall {
   RpcError Submit(Request request, bool is_chat, std::function<void()> on_ready);
   // No better a priority than the caller's key allows. `is_asked`: the request has one of its own.
   void HoldPriority(bool is_asked, int32_t* priority);
+  void NoteLeftQueue();
   void NoteContent(const StreamUpdate& update, const std::vector<v1::GenerateResponse>& events);
   void Trace() const;
   // What the caller is told of an end: of one that the server's own stop brought about, that.
@@ -114,6 +115,7 @@ class ServedCall {
   const Serving* serving_ = nullptr;
   KeyCharge charge_;
   bool counted_ = false;
+  bool queued_ = false;  // in the engine
   bool registered_ = false;
   bool ended_ = false;
   std::string request_id_;

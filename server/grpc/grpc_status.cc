@@ -1,5 +1,7 @@
 #include "server/grpc/grpc_status.h"
 
+#include <string>
+
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "kernels/core/utf8.h"
@@ -56,6 +58,13 @@ grpc::Status ToGrpcStatus(const RpcError& error) {
     details.add_details()->PackFrom(retry);
   }
   return grpc::Status(static_cast<grpc::StatusCode>(error.code), message, details.SerializeAsString());
+}
+
+grpc::Status ToGrpcStatus(const RpcError& error, grpc::CallbackServerContext& context) {
+  if (error.retry_after_ms > 0) {
+    context.AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(error.retry_after_ms));
+  }
+  return ToGrpcStatus(error);
 }
 
 }  // namespace tramontane

@@ -2,12 +2,14 @@
 // Any thread. Pure functions.
 #pragma once
 
-#include <grpcpp/support/status.h>
+#include <grpcpp/grpcpp.h>
 
 #include "server/call/rpc_error.h"
 
 namespace tramontane {
 
 grpc::Status ToGrpcStatus(const RpcError& error);
+// The same, with the trailer that gRPC's own retry policies obey.
+grpc::Status ToGrpcStatus(const RpcError& error, grpc::CallbackServerContext& context);
 
 }  // namespace tramontane

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/grpc/grpc_status.h"
 #include "server/grpc/raw_message.h"
 
 namespace tramontane {
@@ -38,7 +37,7 @@ void Health::Add(std::weak_ptr<HealthWatch> watch) {
 
 void HealthCheck::OnMessage(const grpc::ByteBuffer& bytes) {
   grpc::health::v1::HealthCheckRequest request;
-  if (const RpcError error = ParseMessage(bytes, &request); !error.ok()) return Finish(ToGrpcStatus(error));
+  if (const RpcError error = ParseMessage(bytes, &request); !error.ok()) return End(error);
   HealthStatus response;
   response.set_status(health_.Of(request.service()));
   if (response.status() == HealthStatus::SERVICE_UNKNOWN) {
@@ -51,7 +50,7 @@ void HealthCheck::OnMessage(const grpc::ByteBuffer& bytes) {
 
 void HealthWatch::OnMessage(const grpc::ByteBuffer& bytes) {
   grpc::health::v1::HealthCheckRequest request;
-  if (const RpcError error = ParseMessage(bytes, &request); !error.ok()) return Finish(ToGrpcStatus(error));
+  if (const RpcError error = ParseMessage(bytes, &request); !error.ok()) return End(error);
   {
     std::lock_guard lock(mutex_);
     service_ = request.service();

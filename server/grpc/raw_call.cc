@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "server/base/peer_address.h"
-#include "server/grpc/grpc_status.h"
 #include "server/grpc/message_parts.h"
 #include "server/grpc/raw_message.h"
 
@@ -30,8 +29,8 @@ RawCall::RawCall(GrpcCalls& calls, grpc::GenericCallbackServerContext* context, 
 void RawCall::Begin() {
   self_ = shared_from_this();
   if (connection_ != nullptr) connection_->CallBegan();
-  if (const RpcError refusal = calls_.open.Add(this); !refusal.ok()) return Finish(ToGrpcStatus(refusal));
-  if (!stranger_.ok()) return Finish(ToGrpcStatus(stranger_));
+  if (const RpcError refusal = calls_.open.Add(this); !refusal.ok()) return End(refusal);
+  if (!stranger_.ok()) return End(stranger_);
   OnBegun();
 }
 
@@ -65,7 +64,7 @@ void RawCall::EndLate() {
       Status(StatusCode::kDeadlineExceeded,
              "the call's message did not come within " + std::to_string(seconds) + " s (grpc_read_timeout)"));
   error.reason = "READ_TIMEOUT";
-  Finish(ToGrpcStatus(error));
+  End(error);
 }
 
 void RawCall::OnDone() {

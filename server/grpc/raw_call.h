@@ -16,6 +16,7 @@
 #include "server/grpc/call_metadata.h"
 #include "server/grpc/call_table.h"
 #include "server/grpc/connections.h"
+#include "server/grpc/grpc_status.h"
 
 namespace tramontane {
 
@@ -59,6 +60,8 @@ class RawCall : public grpc::ServerGenericBidiReactor, public std::enable_shared
   // then nothing was done but this said.
   RpcError HoldAnswer(const google::protobuf::Message& answer);
   void FinishWith(const google::protobuf::Message& answer, const grpc::Status& status);  // after HoldAnswer
+  // The call's end, with its trailer.
+  void End(const RpcError& error) { Finish(ToGrpcStatus(error, *context_)); }
 
   GrpcCalls& calls_;
   grpc::GenericCallbackServerContext* const context_;  // until the status was given to gRPC

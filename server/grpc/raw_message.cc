@@ -74,8 +74,11 @@ std::optional<std::string> Unpacked(const grpc::ByteBuffer& packed, size_t lengt
 
 RpcError ParsePacked(const grpc::ByteBuffer& packed, int64_t length, google::protobuf::Message* message) {
   if (length > kMaxMessageBytes) {
-    return BusyError("MESSAGE_TOO_LARGE", "Received message larger than max (" + std::to_string(length) +
-                                              " vs. " + std::to_string(kMaxMessageBytes) + ")");
+    RpcError error =
+        BusyError("MESSAGE_TOO_LARGE", "Received message larger than max (" + std::to_string(length) +
+                                           " vs. " + std::to_string(kMaxMessageBytes) + ")");
+    error.retry_after_ms = 0;  // it would again
+    return error;
   }
   const std::optional<std::string> bytes = Unpacked(packed, static_cast<size_t>(length));
   if (!bytes) return ToRpcError(InvalidArgument("the message is not the gzip that it says it is"));

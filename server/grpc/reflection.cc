@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "grpc/health/v1/health.pb.h"
-#include "server/grpc/grpc_status.h"
 #include "server/grpc/raw_message.h"
 #include "tramontane/v1/inference.pb.h"
 
@@ -77,9 +76,9 @@ ServerReflectionResponse Reflect(const ServerReflectionRequest& request) {
 
 void ReflectionCall::OnMessage(const grpc::ByteBuffer& bytes) {
   ServerReflectionRequest request;
-  if (const RpcError error = ParseMessage(bytes, &request); !error.ok()) return Finish(ToGrpcStatus(error));
+  if (const RpcError error = ParseMessage(bytes, &request); !error.ok()) return End(error);
   const ServerReflectionResponse response = Reflect(request);
-  if (const RpcError error = HoldAnswer(response); !error.ok()) return Finish(ToGrpcStatus(error));
+  if (const RpcError error = HoldAnswer(response); !error.ok()) return End(error);
   answer_ = SerializeMessage(response);
   StartWriteClock(answer_.Length());
   StartWrite(&answer_);

@@ -27,10 +27,7 @@ grpc::Status EndServed(const RpcError& error, ServedCall& served, grpc::Callback
     context.AddTrailingMetadata("x-prefill-ms", MillisecondsText(times.admitted_ns, times.first_token_ns));
     context.AddTrailingMetadata("x-decode-ms", MillisecondsText(times.first_token_ns, times.finished_ns));
   }
-  if (error.retry_after_ms > 0) {
-    context.AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(error.retry_after_ms));
-  }
-  return ToGrpcStatus(error);
+  return ToGrpcStatus(error, context);
 }
 
 }  // namespace tramontane

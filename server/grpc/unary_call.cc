@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 
-#include "server/grpc/grpc_status.h"
 #include "server/grpc/raw_message.h"
 
 namespace tramontane {
@@ -36,9 +35,9 @@ void UnaryRpc::OnMessage(const grpc::ByteBuffer& bytes) {
     core_.RunUnary(
         row_.thread, length, caller(),
         [self, bytes](const Serving& serving) { self->Answer(bytes, serving); },
-        [self](const RpcError& error) { self->Finish(ToGrpcStatus(error)); });
+        [self](const RpcError& error) { self->End(error); });
   }
-  if (!refusal.ok()) Finish(ToGrpcStatus(refusal));
+  if (!refusal.ok()) End(refusal);
 }
 
 void UnaryRpc::Answer(const grpc::ByteBuffer& bytes, const Serving& serving) {
@@ -48,7 +47,7 @@ void UnaryRpc::Answer(const grpc::ByteBuffer& bytes, const Serving& serving) {
   RpcError error = ParseMessage(bytes, request.get());
   if (error.ok()) error = row_.answer({core_, serving, caller()}, *request, answer.get());
   if (error.ok()) error = HoldAnswer(*answer);
-  if (!error.ok()) return Finish(ToGrpcStatus(error));
+  if (!error.ok()) return End(error);
   FinishWith(*answer, grpc::Status::OK);
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -303,14 +304,37 @@ TEST(Errors, OnlyWhatNoRetryMendsSaysSo) {
 
   EXPECT_EQ(ShouldRetry(session("SESSION_IN_USE")), "");
   EXPECT_EQ(ShouldRetry(ToRpcError(Status(StatusCode::kAlreadyExists, "x"))), "");
-  for (const char* reason :
-       {"QUEUE_FULL", "INPUT_QUEUE_FULL", "TOO_MANY_STREAMS", "TOO_MANY_SESSIONS", "TOO_MANY_CALLS",
-        "UNREAD_ANSWERS", "KEY_CONCURRENCY", "SESSION_FILES_BUSY", "A_NEW_ONE"}) {
+  for (const char* reason : {"QUEUE_FULL", "INPUT_QUEUE_FULL", "TOO_MANY_STREAMS", "TOO_MANY_SESSIONS",
+                             "TOO_MANY_CALLS", "UNREAD_ANSWERS", "KEY_CONCURRENCY", "KEY_REQUESTS",
+                             "KEY_TOKENS", "SESSION_FILES_BUSY", "A_NEW_ONE"}) {
     EXPECT_EQ(ToApiError(BusyError(reason, "x")).status, 429);
     EXPECT_EQ(ShouldRetry(BusyError(reason, "x")), "") << reason;
   }
-  EXPECT_EQ(ShouldRetry(BusyError("MESSAGE_TOO_LARGE", "x")), "false");
+  EXPECT_EQ(ToApiError(BusyError("MESSAGE_TOO_LARGE", "x")).status, 413) << "which nobody tries again";
   EXPECT_EQ(ShouldRetry(FieldError("n", "x")), "") << "nobody tries a 400 again";
+}
+
+TEST(Errors, EveryFullQueueSaysByWhichCodeAndWhenToComeAgain) {
+  const auto told = [](const RpcError& error) {
+    const ApiError api = ToApiError(error);
+    EXPECT_EQ(api.status, 429);
+    EXPECT_EQ(api.type, "rate_limit_error");
+    std::map<std::string, std::string> headers;
+    for (const auto& [name, value] : ErrorResponse(kOpenAi, api, {}).headers) headers[name] = value;
+    return api.code + ' ' + headers["retry-after"] + ' ' + headers["retry-after-ms"];
+  };
+  RpcError error = BusyError("KEY_TOKENS", "x");
+  error.retry_after_ms = 1;
+  EXPECT_EQ(told(error), "key_tokens 1 1");
+  error.retry_after_ms = 1001;
+  EXPECT_EQ(told(error), "key_tokens 2 1001");
+  error.retry_after_ms = 0;
+  EXPECT_EQ(told(error), "key_tokens 1 500");
+  error.reason = "";
+  EXPECT_EQ(told(error), "queue_full 1 500") << "from a server that says less";
+  error = BusyError("REQUEST_LIMIT", "x");
+  EXPECT_GT(error.retry_after_ms, 0);
+  EXPECT_EQ(told(error), "request_limit  ") << "no retry mends it";
 }
 
 TEST(Errors, MessagesAreRewordedToo) {

@@ -520,6 +520,11 @@ TEST(Busy, AFullQueueIsRefusedAtOnceWithATimeToRetry) {
   ASSERT_TRUE(retry);
   EXPECT_GT(retry->retry_delay().seconds() * 1'000'000'000 + retry->retry_delay().nanos(), 0);
   EXPECT_GT(std::stoll("0" + refused.TrailingMetadata("grpc-retry-pushback-ms")), 0);
+  Stream unread(server.stub(), RequestOfIds({-1}, 2));
+  EXPECT_EQ(unread.ReadAll().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)
+      << "its prompt is no prompt, and nobody looked";
+  v1::ScoreCandidatesRequest score;
+  EXPECT_EQ(server.client().ScoreCandidates(score).status().code(), StatusCode::kResourceExhausted);
   server.model().Release();
   EXPECT_TRUE(running.ReadAll().ok());
   EXPECT_TRUE(waiting.ReadAll().ok());
@@ -559,6 +564,7 @@ TEST(Busy, TooManyStreamsAreRefused) {
   const grpc::Status status = third.ReadAll();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("max_streams"));
+  EXPECT_NE(third.TrailingMetadata("grpc-retry-pushback-ms"), "");
   server.model().Release();
   EXPECT_TRUE(first.ReadAll().ok());
   EXPECT_TRUE(second.ReadAll().ok());

@@ -8,6 +8,8 @@
 namespace tramontane {
 namespace {
 
+constexpr int64_t kBusyRetryMs = 500;
+
 // How OpenAI's clients are told of a gRPC status.
 struct Mapping {
   StatusCode code;
@@ -42,6 +44,7 @@ const Mapping& MappingOf(StatusCode code) {
 int StatusOf(const RpcError& error, const Mapping& mapping) {
   // What the server holds is in the way, not what was asked.
   if (error.code == StatusCode::kFailedPrecondition && error.reason.starts_with("SESSION_")) return 409;
+  if (error.reason == "MESSAGE_TOO_LARGE") return 413;
   return error.reason == "BAD_GATEWAY" ? 502 : mapping.http_status;
 }
 
@@ -89,6 +92,11 @@ ApiError ToApiError(const RpcError& error) {
   result.retry_after_ms = error.retry_after_ms;
   const bool is_tried_again = result.status == 409 || result.status == 429;  // whatever the reason
   result.retry_is_vain = is_tried_again && RemedyOf(error) == Remedy::kNone;
+  if (result.status != 429) return result;
+  // A server behind may have said neither.
+  if (result.code.empty()) result.code = "queue_full";
+  if (result.retry_after_ms == 0) result.retry_after_ms = kBusyRetryMs;
+  if (result.retry_is_vain) result.retry_after_ms = 0;
   return result;
 }
 
