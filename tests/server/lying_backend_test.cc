@@ -174,6 +174,18 @@ TEST_F(LyingBackend, WhatGrpcSaysOfAServerIsNotTold) {
   ExpectUnnamed(torn.body);
 }
 
+TEST_F(LyingBackend, WhenToComeAgainIsPassedOn) {
+  says_.status = BusyError("KEY_TOKENS", "later");
+  says_.status.retry_after_ms = 1234;
+  for (const char* body : {kWhole, kStream}) {
+    const HttpReply reply = Post("/v1/completions", body);
+    EXPECT_EQ(reply.status, 429);
+    EXPECT_THAT(reply.body, HasSubstr(R"("code":"key_tokens")"));
+    EXPECT_EQ(reply.Header("retry-after"), "2");
+    EXPECT_EQ(reply.Header("retry-after-ms"), "1234");
+  }
+}
+
 TEST_F(LyingBackend, ADelayOfYearsIsAnHour) {
   says_.status = BusyError("QUEUE_FULL", "later");
   says_.status.retry_after_ms = INT64_MAX;
