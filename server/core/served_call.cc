@@ -31,6 +31,11 @@ std::string LogText(std::string text) {
   return text;
 }
 
+// "": there is none, or it cannot be shown.
+std::string ShownId(const std::optional<std::string>& id) {
+  return id && RequestIdFault(*id).empty() ? *id : "";
+}
+
 RpcError DuplicateIdError(const std::string& id) {
   RpcError error =
       ToRpcError(Status(StatusCode::kAlreadyExists, "a request named \"" + id + "\" is in progress")
@@ -53,6 +58,8 @@ ServedCall::~ServedCall() {
 }
 
 RpcError ServedCall::Open() {
+  request_id_ = ShownId(options_.request_id);  // of a refusal that comes before the message is read
+  correlation_id_ = ShownId(options_.correlation_id);
   serving_ = core_.serving();
   if (serving_ == nullptr) return InferenceCore::LoadingError();
   received_ns_ = serving_->model.clock->NowNs();

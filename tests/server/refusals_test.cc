@@ -511,9 +511,10 @@ TEST(Busy, AFullQueueIsRefusedAtOnceWithATimeToRetry) {
   Stream waiting(server.stub(), RequestOfIds({1}, 2));
   waiting.WaitForInitialMetadata();
 
-  Stream refused(server.stub(), RequestOfIds({1}, 2));
+  Stream refused(server.stub(), RequestOfIds({1}, 2), {{"x-request-id", "mine"}});
   const grpc::Status status = refused.ReadAll();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(refused.InitialMetadata("x-request-id"), "mine");
   EXPECT_THAT(status.error_message(), HasSubstr("queue is full"));
   EXPECT_EQ(DetailOf<google::rpc::ErrorInfo>(status)->reason(), "QUEUE_FULL");
   const auto retry = DetailOf<google::rpc::RetryInfo>(status);
