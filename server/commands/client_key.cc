@@ -7,8 +7,10 @@
 namespace tramontane {
 
 void AddApiKeyFlag(std::string* file, CLI::App* command) {
-  command->add_option("--api-key-file", *file,
-                      "file whose first line is the API key for the server; else TRAMONTANE_API_KEY");
+  command
+      ->add_option("--api-key-file", *file,
+                   "file whose first line is the API key for the server; else TRAMONTANE_API_KEY")
+      ->group("security");
 }
 
 StatusOr<std::string> ClientKey(const std::string& file) {

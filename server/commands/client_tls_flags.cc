@@ -76,10 +76,16 @@ Status ShowPair(const ClientTls& tls, SSL_CTX* context) {
 void AddTlsFlags(ClientTlsFlags* flags, CLI::App* command) {
   command
       ->add_option("--ca", flags->ca, "certificates to trust, PEM; alone it means TLS, as the next three do")
-      ->type_name("FILE");
-  command->add_option("--cert", flags->cert, "the client's own certificate, PEM")->type_name("FILE");
-  command->add_option("--key", flags->key, "its private key, PEM; else in --cert")->type_name("FILE");
-  command->add_flag("--insecure", flags->insecure, "TLS with whatever certificate the server has");
+      ->type_name("FILE")
+      ->group("security");
+  command->add_option("--cert", flags->cert, "the client's own certificate, PEM")
+      ->type_name("FILE")
+      ->group("security");
+  command->add_option("--key", flags->key, "its private key, PEM; else in --cert")
+      ->type_name("FILE")
+      ->group("security");
+  command->add_flag("--insecure", flags->insecure, "TLS with whatever certificate the server has")
+      ->group("security");
 }
 
 StatusOr<ClientTls> ReadClientTls(const ClientTlsFlags& flags) {

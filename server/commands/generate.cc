@@ -153,11 +153,14 @@ void AddGenerateCommand(CLI::App& app, RunCommand* run) {
   AddSettingFlags(says_what_the_model_is, &options->settings, command);
   command->add_option("--system", options->system, "system prompt");
   command->add_flag("--raw", options->raw, "continue PROMPT as text instead of answering it as a chat");
-  command->add_option("--max-tokens", options->max_tokens, "tokens to generate at most");
-  command->add_option("--temperature", options->temperature, "0 takes the likeliest token");
-  command->add_option("--top-p", options->top_p, "likeliest tokens that together reach this share");
-  command->add_option("--seed", options->seed, "the same seed gives the same answer");
-  command->add_flag("--ignore-eos", options->ignore_eos, "go on past the end of the answer");
+  command->add_option("--max-tokens", options->max_tokens, "tokens to generate at most")->group("sampling");
+  command->add_option("--temperature", options->temperature, "0 takes the likeliest token")
+      ->group("sampling");
+  command->add_option("--top-p", options->top_p, "likeliest tokens that together reach this share")
+      ->group("sampling");
+  command->add_option("--seed", options->seed, "the same seed gives the same answer")->group("sampling");
+  command->add_flag("--ignore-eos", options->ignore_eos, "go on past the end of the answer")
+      ->group("sampling");
   command->add_flag("--stats", options->stats, "print tokens and speed to standard error");
   command->callback([options, local, run] {
     options->has_local = local->count() > 0;

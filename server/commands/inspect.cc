@@ -1,13 +1,17 @@
 // inspect MODEL_DIR: what a model is and what would fit in memory, from its config and file headers alone;
 // or, with --tensors, what its files hold. inspect --kv needs no model.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "models/inspect.h"
 #include "server/commands/commands.h"
 #include "server/commands/inspect_kv.h"
 #include "server/commands/inspect_tensors.h"
+#include "server/commands/setting_flags.h"
 #include "server/setup/describe_tokenizer.h"
 #include "server/setup/host_options.h"
 #include "server/setup/model_source.h"
@@ -21,8 +25,18 @@ struct InspectArguments {
   ServeConfig config;
   bool tensors = false;
   KvViewArguments kv;
+  GivenSettings flags;
   std::vector<std::string> problems;
 };
+
+bool DecidesThePlan(std::string_view key) {
+  constexpr std::array<std::string_view, 19> kDeciding = {
+      "model_format", "tokenizer",    "chat_format", "memory",        "kv_dtype",
+      "kv_group",     "page_size",    "kv_layout",   "prefix_cache",  "host_kv",
+      "disk_kv",      "disk_kv_size", "context",     "max_sequences", "max_step_tokens",
+      "device",       "cpu_variant",  "threads",     "linear"};
+  return std::find(kDeciding.begin(), kDeciding.end(), key) != kDeciding.end();
+}
 
 // Where pages go that the pool evicts; "" where they go nowhere.
 std::string DescribeTier(const EngineHostPlan& plan) {
@@ -79,25 +93,9 @@ void AddInspectCommand(CLI::App& app, RunCommand* run) {
       "--tensors", arguments->tensors,
       "print instead one JSON line for each tensor of the files, whatever the architecture");
   AddKvViewFlags(*command, &arguments->kv)->excludes(model)->excludes(tensors);
-  // The settings of serve that decide the plan, under the same names.
-  const std::vector<std::string> deciding = {
-      "model_format", "tokenizer",    "chat_format", "memory",        "kv_dtype",
-      "kv_group",     "page_size",    "kv_layout",   "prefix_cache",  "host_kv",
-      "disk_kv",      "disk_kv_size", "context",     "max_sequences", "max_step_tokens",
-      "device",       "cpu_variant",  "threads",     "linear"};
-  for (const Setting& setting : ServeSettings()) {
-    if (std::find(deciding.begin(), deciding.end(), setting.key) == deciding.end()) continue;
-    command
-        ->add_option_function<std::string>(
-            FlagOf(setting),
-            [to = arguments.get(), &setting](const std::string& text) {  // the command's callback keeps it
-              const std::string problem = setting.set(to->config, text);
-              if (!problem.empty()) to->problems.push_back(FlagOf(setting) + " " + problem);
-            },
-            setting.help)
-        ->type_name(setting.metavar);
-  }
+  AddSettingFlags(DecidesThePlan, &arguments->flags, command);
   command->callback([arguments, command, run] {
+    arguments->problems = ApplyFlags(arguments->flags, &arguments->config);
     // Pages of one token show a ring best.
     if (arguments->kv.wanted && command->count("--page-size") == 0) arguments->config.page_size = 1;
     arguments->kv.page_wanted = command->count("--kv-dtype") > 0;

@@ -1,4 +1,8 @@
 // tramontane: one binary, thirteen subcommands.
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "kernels/core/nearest_name.h"
 #include "server/commands/commands.h"
 #include "server/setup/embedded_model.h"
@@ -7,24 +11,48 @@
 namespace tramontane {
 namespace {
 
-// The flag of the command that was meant by the first one that it has not; "" where there is none.
-std::string MeantFlag(const CLI::App& command) {
-  std::vector<std::string_view> known;
+// What was meant by a word that nobody knows; "" where nothing known is like it.
+std::string DidYouMean(const std::string& word, const std::vector<std::string>& known) {
+  const std::string nearest(NearestName(word, {known.begin(), known.end()}));
+  const bool is_like_it = EditDistance(word, nearest) < std::max(word.size(), nearest.size());
+  return word + " is unknown" + (is_like_it ? "; did you mean " + nearest + "?\n" : "\n");
+}
+
+// Of the first flag that the command has not, and of the first word in the place of a subcommand.
+std::string UnknownWords(const CLI::App& command) {
+  std::vector<std::string> flags, commands;
   for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& name : option->get_lnames()) known.push_back(name);
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
   }
+  for (const CLI::App* sub : command.get_subcommands(nullptr)) commands.push_back(sub->get_name());
+  const bool wants_command = !commands.empty() && command.get_subcommands().empty();
   for (const std::string& word : command.remaining()) {
-    if (!word.starts_with("--")) continue;
-    const std::string name = word.substr(2, word.find('=') - 2);
-    return "the nearest to --" + name + " is --" + std::string(NearestName(name, known)) + '\n';
+    if (word.starts_with("--")) return DidYouMean(word.substr(0, word.find('=')), flags);
+    if (wants_command) return DidYouMean(word, commands);
   }
   return "";
 }
 
 std::string UsageError(const CLI::App* app, const CLI::Error& error) {
-  std::string text = CLI::FailureMessage::simple(app, error);
-  for (const CLI::App* command : app->get_subcommands()) text += MeantFlag(*command);
-  return text;
+  std::string unknown;
+  for (const CLI::App* command = app; command != nullptr;) {
+    unknown += UnknownWords(*command);
+    const std::vector<CLI::App*> chosen = command->get_subcommands();
+    command = chosen.empty() ? nullptr : chosen.front();
+  }
+  return unknown + CLI::FailureMessage::simple(app, error);
+}
+
+// Says of each option that takes a value what it is without it, as the flags of settings do.
+void ShowDefaults(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) {
+    const bool is_plain = option->get_items_expected_max() > 0 && !option->get_required();
+    if (!is_plain || option->get_description().find("[default:") != std::string::npos) continue;
+    const std::string value = option->get_default_str();
+    option->description(option->get_description() + " [default: " + (value.empty() ? "none" : value) + "]");
+    option->default_str("");
+  }
+  for (CLI::App* sub : command.get_subcommands(nullptr)) ShowDefaults(*sub);
 }
 
 }  // namespace
@@ -34,6 +62,7 @@ int main(int argc, char** argv) {
   tramontane::AddEmbeddedModel();
   CLI::App app("Tramontane: an inference server for Mistral-style models", "tramontane");
   app.require_subcommand(1);
+  app.option_defaults()->always_capture_default();
   tramontane::RunCommand run;
   tramontane::AddServeCommand(app, &run);
   tramontane::AddGatewayCommand(app, &run);
@@ -48,6 +77,7 @@ int main(int argc, char** argv) {
   tramontane::AddBenchCommand(app, &run);
   tramontane::AddSimulateCommand(app, &run);
   tramontane::AddVersionCommand(app, &run);
+  tramontane::ShowDefaults(app);
   app.failure_message(tramontane::UsageError);
   try {
     app.parse(argc, argv);

@@ -8,20 +8,29 @@ namespace {
 void AddFlag(const Setting& setting, GivenSettings* given, CLI::App* command) {
   const std::string flag = FlagOf(setting);
   const std::string metavar = setting.metavar;
+  const bool has_value = setting.json != nullptr;
+  const std::string help = setting.help + (has_value ? " [default: " + DefaultText(setting) + "]" : "");
   const auto set = [given, &setting](const std::string& text) { given->emplace_back(&setting, text); };
   if (metavar == "true|false") {
-    command->add_flag(flag, setting.help)->each(set)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    command->add_flag(flag, help)
+        ->each(set)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+        ->group(has_value ? setting.group : "");  // of one that is no more there is nothing to show
   } else if (IsList(setting)) {
     const bool is_plural = flag.ends_with('s');
     const std::string names = is_plural ? flag + "," + flag.substr(0, flag.size() - 1) : flag;
     const auto set_joined = [set](const std::vector<std::string>& values) {
       set(CLI::detail::join(values, ","));
     };
-    command->add_option_function<std::vector<std::string>>(names, set_joined, setting.help)
+    command->add_option_function<std::vector<std::string>>(names, set_joined, help)
         ->allow_extra_args(false)  // what follows a name is another argument
-        ->type_name(metavar);
+        ->type_name(metavar)
+        ->group(setting.group);
   } else {
-    command->add_option_function<std::string>(flag, set, setting.help)->type_name(metavar)->take_last();
+    command->add_option_function<std::string>(flag, set, help)
+        ->type_name(metavar)
+        ->take_last()
+        ->group(setting.group);
   }
 }
 

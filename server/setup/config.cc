@@ -1,6 +1,7 @@
 #include "server/setup/config.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "server/base/host_port.h"
@@ -28,13 +29,39 @@ std::string HostFault(const std::string& name) {
   return is_one ? "" : "must be a host's name without a port, or *";
 }
 
+// In the largest unit that divides it, as ParseBytes reads it: "8MiB".
+std::string BytesText(int64_t bytes) {
+  constexpr std::array<const char*, 4> kUnits = {"", "KiB", "MiB", "GiB"};
+  size_t unit = 0;
+  for (; bytes != 0 && bytes % 1024 == 0 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
+  return std::to_string(bytes) + kUnits[unit];
+}
+
+// A row of the table: what follows is of this group.
+Setting Group(const char* name) { return {.group = name}; }
+
+const std::vector<Setting>* InTheirGroups(const std::vector<Setting>& rows) {
+  auto* settings = new std::vector<Setting>();
+  const char* group = nullptr;
+  for (const Setting& row : rows) {
+    if (row.key == nullptr) {
+      group = row.group;
+    } else {
+      settings->push_back(row);
+      settings->back().group = group;
+    }
+  }
+  return settings;
+}
+
 }  // namespace
 
 const std::vector<Setting>& ServeSettings() {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   using C = ServeConfig;
   using namespace setting_kinds;  // NOLINT(google-build-using-namespace): the table is written with them
-  static const std::vector<Setting>* settings = new std::vector<Setting>{
+  static const std::vector<Setting>* settings = InTheirGroups({
+      Group("model"),
       Text("model", &C::model, "MODEL_DIR",
            "folder of the model, or its GGUF file; empty: the embedded model (breeze)"),
       OneOf("model_format", &C::model_format, {"auto", "native", "hf", "gguf"}, "auto|native|hf|gguf",
@@ -48,6 +75,7 @@ const std::vector<Setting>& ServeSettings() {
            "template; empty: what the model's files say"),
       List("served_model_names", &C::served_model_names, "NAME[,NAME]", NameFault,
            "names requests may ask for; empty: breeze, or the folder's base name"),
+      Group("network"),
       Address("grpc_address", &C::grpc_address, "unix:PATH",
               "where gRPC listens; port 0 picks a free one; unix:PATH: a socket of this machine"),
       Address("http_address", &C::http_address, "off",
@@ -83,6 +111,7 @@ const std::vector<Setting>& ServeSettings() {
               "without a write to a stream, then a comment keeps it open; 0: none"),
       Seconds("http_last_words", &C::http_last_words, 0, 86400.0,
               "for the last answers of a stopping server to leave; then it hangs up"),
+      Group("security"),
       Text("api_keys", &C::api_keys, "FILE",
            "JSON file of API keys, one of which each request needs; read again when it changes; empty: none "
            "is needed"),
@@ -98,12 +127,14 @@ const std::vector<Setting>& ServeSettings() {
       OneOf("grpc_reflection", &C::grpc_reflection, {"auto", "on", "off"}, "auto|on|off",
             "gRPC's service that tells clients which calls there are; auto: where nobody needs a key"),
       Switch("protect_metrics", &C::protect_metrics, "GET /metrics needs an API key too"),
+      Group("requests"),
       Switch("any_model", &C::any_model, "HTTP takes any model's name for the one that is served"),
       Switch("per_request_metrics", &C::per_request_metrics,
              "answers of HTTP have `metrics`: times of their tokens, as vLLM tells them"),
       OneOf("strict_fields", &C::strict_fields, {"on", "off"}, "on|off",
             "HTTP refuses fields that it does not know; off: it takes them and lists them in the header "
             "x-tramontane-ignored"),
+      Group("machine"),
       OneOf("device", &C::device, {"auto", "cpu", "cuda"}, "auto|cpu|cuda",
             "where the model runs; auto: on a GPU where there is one, else on the CPU"),
       OneOf("cpu_variant", &C::cpu_variant,
@@ -120,6 +151,7 @@ const std::vector<Setting>& ServeSettings() {
             "how weights in blocks are multiplied on the CPU: decoded to f32, or with rows rounded to 8 "
             "bits, a block at a time, but for the output matrix; fp8, on a GPU of compute capability 9.0 "
             "alone: weights in fp8 with rows rounded to fp8, of more than 16 rows"),
+      Group("cache"),
       OneOf("kv_dtype", &C::kv_dtype, {"f32", "bf16", "fp8", "int8", "int4"}, "f32|bf16|fp8|int8|int4",
             "type of cached keys and values; f32 also keeps every other rounding to bf16 away, and is the "
             "CPU's alone"),
@@ -138,6 +170,7 @@ const std::vector<Setting>& ServeSettings() {
            "where KV pages go that leave the host: into one file without a name, which is gone with the "
            "server; empty: nowhere"),
       Bytes("disk_kv_size", &C::disk_kv_size, 1, int64_t{1} << 50, "of that file at most"),
+      Group("limits"),
       Integer("context", &C::context, 0, kMost, "N", "longest prompt + output in tokens; 0: the model's"),
       OneOf("context_policy", &C::context_policy, {"none", "sinks", "shift", "reevaluate"},
             "none|sinks|shift|reevaluate",
@@ -148,6 +181,7 @@ const std::vector<Setting>& ServeSettings() {
       Integer("max_unread_tokens", &C::max_unread_tokens, 1, int64_t{1} << 26, "N",
               "tokens of an endless text that its client has not read, at most: then RESOURCE_EXHAUSTED"),
       Integer("max_choices", &C::max_choices, 1, 128, "N", "choices (n) of one request"),
+      Group("scheduling"),
       Integer("max_step_tokens", &C::max_step_tokens, 0, 65536, "N",
               "tokens of one prefill step; 0: 512 on a CPU, 2048 on a GPU"),
       Integer("max_partial_prefills", &C::max_partial_prefills, 1, 1024, "N",
@@ -162,6 +196,7 @@ const std::vector<Setting>& ServeSettings() {
               "milliseconds that a stream waits for its next token at most: while something decodes, prefill "
               "steps are cut to what fits, but not to sizes that waste the machine; 0: 250 on a CPU, 50 on a "
               "GPU; lane_policy fair"),
+      Group("constraints"),
       Integer("max_constraint_step_us", &C::max_constraint_step_us, 1000, 10'000'000, "N",
               "microseconds that a step waits for the masks of constraints, and that a request's choices may "
               "spend on a token each"),
@@ -171,6 +206,7 @@ const std::vector<Setting>& ServeSettings() {
       Bytes("grammar_cache_bytes", &C::grammar_cache_bytes, 0, int64_t{1} << 40,
             "compiled grammars that are kept, so that the same constraints and tools cost nothing again; the "
             "least recently used go first"),
+      Group("limits"),
       Integer("worker_threads", &C::worker_threads, 1, 256, "N", "threads that tokenise and render chats"),
       Integer("compiler_threads", &C::compiler_threads, 1, 64, "N", "threads that compile constraints"),
       Integer("max_queued_work", &C::max_queued_work, 1, 1 << 20, "N",
@@ -182,6 +218,7 @@ const std::vector<Setting>& ServeSettings() {
             "answers that clients of both doors have not taken yet, together"),
       Integer("max_streams", &C::max_streams, 1, 1 << 20, "N",
               "requests that generate, open at once; one more is refused with RESOURCE_EXHAUSTED"),
+      Group("sessions"),
       Integer(
           "max_sessions", &C::max_sessions, 1, 1 << 20, "N",
           "conversations kept under their `session`; of more the oldest idle one of whoever has most goes"),
@@ -193,6 +230,7 @@ const std::vector<Setting>& ServeSettings() {
             "of all files there: the oldest of whoever has most go for another one; 0: no bound"),
       Integer("session_dir_files", &C::session_dir_files, 0, 1 << 20, "N",
               "there at most: the oldest of whoever has most go for another one; 0: no bound"),
+      Group("network"),
       Integer("writer_threads", &C::writer_threads, 1, 64, "N", "threads that hand results to gRPC"),
       Bytes("grpc_memory", &C::grpc_memory, 16 << 20, int64_t{1} << 40,
             "what messages of all gRPC calls may take while they come; calls beyond end with "
@@ -203,6 +241,7 @@ const std::vector<Setting>& ServeSettings() {
               "for a gRPC call's message to come; then DEADLINE_EXCEEDED; 0: any time"),
       Seconds("grpc_write_timeout", &C::grpc_write_timeout, 0, 86400.0,
               "for a gRPC client to take a message, or each 4 MiB of it; then the call ends; 0: any time"),
+      Group("health and stopping"),
       Seconds("step_timeout", &C::step_timeout, 0, 86400.0,
               "/health is 503 when the engine has had work and made no step for so long; 0: never"),
       Seconds(
@@ -211,14 +250,27 @@ const std::vector<Setting>& ServeSettings() {
           "that balancers see it first"),
       Seconds("drain_timeout", &C::drain_timeout, 0, 86400.0,
               "how long a stopping server lets running requests finish"),
+      Group("logging"),
       OneOf("log_level", &C::log_level, {"trace", "debug", "info", "warn", "error", "off"}, "LEVEL",
             "least level that is logged"),
       OneOf("log_format", &C::log_format, {"text", "json"}, "text|json", "text, or one JSON object a line"),
-      Gone("debug", "use admin_address, as 127.0.0.1:8001: it has /debug/trace and /debug/kv"),
+      OneOf("log_requests", &C::log_requests, {"on", "off"}, "on|off",
+            "one line for each request: whose, what for, how long, and what came of it"),
+      Switch("log_prompts", &C::log_prompts, "those lines have the beginning of what is asked, too"),
+      Gone("debug",
+           "use admin_address, as 127.0.0.1:8001: it has /debug/trace, /debug/kv and /debug/requests"),
       Text("trace_file", &C::trace_file, "FILE",
            "every step and request goes there, as trace events that Perfetto opens; empty: nowhere"),
-  };
+  });
   return *settings;
+}
+
+std::string DefaultText(const Setting& setting) {
+  const std::string json = setting.json(ServeConfig());
+  if (json == "\"\"" || json == "[]") return "none";
+  if (json.front() == '"') return json.substr(1, json.size() - 2);
+  if (std::string_view(setting.metavar) != "BYTES") return json;
+  return BytesText(std::stoll(json));
 }
 
 bool IsList(const Setting& setting) { return std::string_view(setting.metavar).ends_with("]"); }

@@ -106,24 +106,32 @@ struct ServeConfig {
   double drain_timeout = 30.0;  // seconds
   std::string log_level = "info";
   std::string log_format = "text";
+  std::string log_requests = "on";  // on, off
+  bool log_prompts = false;
   std::string admin_address = "off";  // HOST:PORT
   std::string trace_file;             // "": none
 };
 
 // One setting: its JSON key (its flag is the same with dashes), what it means, and how to read and print it.
 struct Setting {
-  const char* key;
-  const char* help;     // meaning, unit, limits
-  const char* metavar;  // "BYTES", "N", "NAME[,NAME]"; "true|false": the flag stands alone and means true
+  const char* key = nullptr;
+  const char* help = nullptr;  // meaning, unit, limits
+  const char* metavar =
+      nullptr;  // "BYTES", "N", "NAME[,NAME]"; "true|false": the flag stands alone and means true
   // Sets from text (a flag, or a JSON scalar's text). "" when fine, else what is wrong: "is 0, the least is
   // 1".
-  std::function<std::string(ServeConfig&, std::string_view text)> set;
-  std::function<std::string(const ServeConfig&)> json;  // the value as JSON text; null: it has none any more
+  std::function<std::string(ServeConfig&, std::string_view text)> set = {};
+  std::function<std::string(const ServeConfig&)> json =
+      {};                       // the value as JSON text; null: it has none any more
+  const char* group = nullptr;  // "network": under which help and documentation have it
 };
 const std::vector<Setting>& ServeSettings();
 
 // A list: as a flag with commas or given several times, in JSON a list or one string.
 bool IsList(const Setting& setting);
+
+// Its default for people: "8MiB", "none". REQUIRES: it has a value.
+std::string DefaultText(const Setting& setting);
 
 // "--max-sequences" for max_sequences.
 std::string FlagOf(const Setting& setting);

@@ -76,8 +76,7 @@ std::vector<std::string> ApplyConfigJson(std::string_view json_text, ServeConfig
     const auto setting = std::find_if(settings.begin(), settings.end(),
                                       [&key = key](const Setting& s) { return key == s.key; });
     if (setting == settings.end()) {
-      problems.push_back(Quoted(key) + " is not a setting; the nearest is " +
-                         Quoted(NearestSetting(key).key));
+      problems.push_back(Quoted(key) + " is unknown; did you mean " + Quoted(NearestSetting(key).key) + "?");
       continue;
     }
     std::string text;

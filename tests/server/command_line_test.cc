@@ -136,7 +136,7 @@ TEST(CommandLineTest, EveryProblemOfTheSettingsIsReportedAtOnce) {
   std::ofstream(file) << R"({"max_sequence": 3, "page_size": 0})";
   Program serve({"serve", "--config", file, "--kv-dtype", "int3", "--threads", "-1"});
   EXPECT_EQ(serve.Wait(), 2);
-  EXPECT_THAT(serve.err(), HasSubstr(R"("max_sequence" is not a setting; the nearest is "max_sequences")"));
+  EXPECT_THAT(serve.err(), HasSubstr(R"("max_sequence" is unknown; did you mean "max_sequences"?)"));
   EXPECT_THAT(serve.err(), HasSubstr(R"("page_size" is 0, the least is 1)"));
   EXPECT_THAT(serve.err(), HasSubstr(R"(--kv-dtype is "int3")"));
   EXPECT_THAT(serve.err(), HasSubstr("--threads is -1, the least is 0"));
@@ -202,7 +202,7 @@ TEST(CommandLineTest, FlagsOverrideTheFileInPrintConfig) {
 
 TEST(CommandLineTest, AWrongCommandLineEndsWithStatusTwoAndSaysWhatWasMeant) {
   const TempFolder folder;
-  const std::string nearest = "the nearest to --max-seqences is --max-sequences\n";
+  const std::string nearest = "--max-seqences is unknown; did you mean --max-sequences?\n";
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"serve", "--max-seqences", "8"}, nearest},
       {{"serve", "--max-seqences=8"}, nearest},
@@ -214,6 +214,11 @@ TEST(CommandLineTest, AWrongCommandLineEndsWithStatusTwoAndSaysWhatWasMeant) {
       {{"gateway", "--backend", "127.0.0.1:1,127.0.0.1:1"}, "--backend is \"127.0.0.1:1\" twice"},
       {{"serve", "--any-model=maybe"}, "--any-model is \"maybe\", it must be true or false"},
       {{"serve", "--debug"}, "--debug is no more: use admin_address"},
+      {{"generate", "hi", "--temprature", "0"}, "--temprature is unknown; did you mean --temperature?\n"},
+      {{"keys", "new", "me", "--helq"}, "--helq is unknown; did you mean --help?\n"},
+      {{"serv", "--max-sequences", "8"}, "serv is unknown; did you mean serve?\n"},
+      {{"kv", "shwo", "file"}, "shwo is unknown; did you mean show?\n"},
+      {{"qqqq"}, "qqqq is unknown\n"},
       {{}, "A subcommand is required"}};
   for (const auto& [arguments, said] : wrong) {
     Program program(arguments);
@@ -224,6 +229,32 @@ TEST(CommandLineTest, AWrongCommandLineEndsWithStatusTwoAndSaysWhatWasMeant) {
   Program version({"--version"});
   EXPECT_EQ(version.Wait(), 0);
   EXPECT_THAT(version.out(), ContainsRegex("^tramontane [0-9.]+\n$"));
+}
+
+TEST(CommandLineTest, HelpHasEverySettingInItsGroupWithItsDefault) {
+  Program help({"serve", "--help"}), print({"serve", "--print-config"});
+  EXPECT_EQ(help.Wait(), 0);
+  EXPECT_EQ(print.Wait(), 0);
+  for (const char* group : {"model", "network", "security", "limits", "cache", "scheduling", "logging"}) {
+    EXPECT_THAT(help.out(), HasSubstr("\n" + std::string(group) + ":\n"));
+  }
+  const auto settings = nlohmann::ordered_json::parse(print.out(), nullptr, false);
+  ASSERT_GT(settings.size(), 70u) << print.out();
+  for (const auto& [key, value] : settings.items()) {
+    if (key == "model") continue;  // MODEL_DIR
+    std::string flag = "\n  --" + key;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    const size_t at = help.out().find(flag);
+    ASSERT_NE(at, std::string::npos) << flag;
+    EXPECT_THAT(help.out().substr(at, help.out().find("\n  --", at + 1) - at), HasSubstr("[default:"))
+        << flag;
+  }
+  EXPECT_EQ(help.out().find("--debug"), std::string::npos) << "it is no more";
+  for (const char* command : {"gateway", "generate", "inspect", "perplexity", "quantize", "tune", "health"}) {
+    Program program({command, "--help"});
+    EXPECT_EQ(program.Wait(), 0) << command;
+    EXPECT_THAT(program.out(), HasSubstr(" [default: ")) << command;
+  }
 }
 
 TEST(CommandLineTest, SettingsReachTheEngineAndTheServer) {

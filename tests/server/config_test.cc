@@ -54,7 +54,7 @@ TEST(ConfigTest, ReportsEveryProblemAtOnceWithKeyValueAndLimit) {
                           "memory": "4 parsecs", "threads": 1.5, "drain_timeout": -1, "model": null, "any_model": "true"})",
                               &config),
               ElementsAre(R"("max_sequences" is 0, the least is 1)",
-                          R"("max_sequence" is not a setting; the nearest is "max_sequences")",
+                          R"("max_sequence" is unknown; did you mean "max_sequences"?)",
                           R"("kv_dtype" is "fp4", it must be one of "f32", "bf16", "fp8", "int8", "int4")",
                           R"("page_size" is "16", it must be of the kind N)",
                           AllOf(HasSubstr(R"("memory" is "4 parsecs")"), HasSubstr("GiB")),
@@ -156,14 +156,22 @@ TEST(ConfigTest, ExamplesInConfigsAreSound) {
   }
 }
 
+// Under its group, the one that --help has it under, too.
 TEST(ConfigTest, DocumentationNamesEverySettingAndNoOther) {
   std::ifstream file(TRAMONTANE_SOURCE_DIR "/docs/configuration.md");
   std::vector<std::string> documented, known;
+  std::string group;
   for (std::string line; std::getline(file, line);) {
-    if (line.rfind("| `", 0) == 0) documented.push_back(line.substr(3, line.find('`', 3) - 3));
+    if (line.starts_with("## ")) group = line.substr(3);
+    if (line.starts_with("| `")) documented.push_back(group + ": " + line.substr(3, line.find('`', 3) - 3));
   }
   for (const Setting& setting : ServeSettings()) {
-    if (setting.json != nullptr) known.push_back(setting.key);  // else it is no more
+    ASSERT_NE(setting.group, nullptr) << setting.key;
+    if (setting.json == nullptr) continue;  // it is no more
+    std::string heading = setting.group;
+    heading[0] = static_cast<char>(std::toupper(heading[0]));
+    known.push_back(heading + ": " + setting.key);
+    EXPECT_NE(DefaultText(setting), "") << setting.key;
   }
   EXPECT_THAT(documented, testing::UnorderedElementsAreArray(known));
 }
@@ -190,6 +198,22 @@ TEST(ConfigTest, EveryLimitThatAnErrorNamesIsASetting) {
   EXPECT_THAT(named, testing::IsSupersetOf({"max_streams", "max_queued_requests", "max_compile_ms"}));
   for (const Setting& setting : ServeSettings()) named.erase(setting.key);
   EXPECT_THAT(named, IsEmpty());
+}
+
+TEST(ConfigTest, DefaultsAreToldAsPeopleWouldGiveThem) {
+  const auto default_of = [](std::string_view key) {
+    for (const Setting& setting : ServeSettings()) {
+      if (setting.key == key) return DefaultText(setting);
+    }
+    return std::string();
+  };
+  EXPECT_EQ(default_of("max_sequences"), "64");
+  EXPECT_EQ(default_of("http_max_body_bytes"), "8MiB");
+  EXPECT_EQ(default_of("grpc_address"), "127.0.0.1:50051");
+  EXPECT_EQ(default_of("http_host"), "none");
+  EXPECT_EQ(default_of("memory"), "0");
+  EXPECT_EQ(default_of("log_requests"), "on");
+  EXPECT_EQ(default_of("log_prompts"), "false");
 }
 
 TEST(ConfigTest, BytesTakeUnits) {
