@@ -129,6 +129,16 @@ StatusOr<std::shared_ptr<KvQuestion>> Engine::AskKv() {
   return question;
 }
 
+StatusOr<std::shared_ptr<LiveQuestion>> Engine::AskLive() {
+  std::shared_ptr<LiveQuestion> question = live_questions_.Ask();
+  if (question == nullptr) {
+    return ResourceExhausted("at most " + std::to_string(Questions<LiveReport>::kMost) +
+                             " questions for the requests that run wait at once");
+  }
+  wake_.Notify();
+  return question;
+}
+
 Status Engine::StartTransfer(const std::shared_ptr<KvTransfer>& transfer) {
   TM_CHECK(keeps_pages(), "no pages are kept");
   TM_RETURN_IF_ERROR(fatal());
@@ -143,6 +153,9 @@ Status Engine::StartTransfer(const std::shared_ptr<KvTransfer>& transfer) {
 // ---- the step -----------------------------------------------------------------------------------
 
 StepOutcome Engine::Step() {
+  if (live_questions_.any()) {
+    live_questions_.AnswerAll(std::make_shared<const LiveReport>(life_.Report()));
+  }
   if (kv_questions_.any()) {
     kv_questions_.AnswerAll(
         std::make_shared<const KvReport>(ReportKv(scheduler_.store(), life_.Sequences())));

@@ -21,6 +21,7 @@
 #include "engine/output/output_processor.h"
 #include "engine/output/token_stream.h"
 #include "engine/request/limits.h"
+#include "engine/request/live_report.h"
 #include "engine/request/request.h"
 #include "engine/run/model_runner.h"
 #include "engine/schedule/scheduler.h"
@@ -28,6 +29,7 @@
 #include "engine/step_trace.h"
 #include "engine/threads/clock.h"
 #include "engine/threads/published.h"
+#include "engine/threads/question.h"
 #include "engine/threads/signal.h"
 #include "engine/transfer/kv_report.h"
 #include "engine/transfer/kv_transfer.h"
@@ -36,6 +38,8 @@
 #include "models/tokenizer/tokenizer.h"
 
 namespace tramontane {
+
+using LiveQuestion = Question<LiveReport>;
 
 enum class StepOutcome {
   kWorked,
@@ -84,6 +88,8 @@ class Engine {
   // The KV cache's tables, as they are when the next step begins: its answer is there then. The question may
   // outlive the engine. RESOURCE_EXHAUSTED: KvQuestions::kMost wait already.
   StatusOr<std::shared_ptr<KvQuestion>> AskKv();
+  // The same of the requests that run.
+  StatusOr<std::shared_ptr<LiveQuestion>> AskLive();
 
   // Cached pages are copied to the host, or put into the cache from there, while requests go on; the transfer
   // may outlive the engine. RESOURCE_EXHAUSTED: KvTransfers::kMost wait already. REQUIRES: keeps_pages().
@@ -133,6 +139,7 @@ class Engine {
   Signal wake_;
   Inbox inbox_;
   KvQuestions kv_questions_;
+  Questions<LiveReport> live_questions_;
   KvTransfers kv_transfers_;
   std::atomic<int64_t> unfinished_{0};  // accepted, stream not done
   Status fatal_;                        // written once, before lost_

@@ -144,6 +144,24 @@ std::vector<const Sequence*> RequestLife::Sequences() const {
   return sequences;
 }
 
+LiveReport RequestLife::Report() const {
+  LiveReport report;
+  report.requests.reserve(std::min(planned_.size(), LiveReport::kRequests));
+  for (const auto& live : planned_) {
+    if (report.requests.size() == LiveReport::kRequests) break;
+    LiveReport::OfRequest request = {.stream = live->output.stream.get()};
+    for (const auto* list : {&live->choices, &live->branches}) {
+      for (const LiveChoice& choice : *list) {
+        request.state = std::max(request.state, choice.state());
+        request.output_tokens += choice.is_branch() ? 0 : choice.output_tokens() + choice.discarded;
+        request.pages += choice.lease().pages();
+      }
+    }
+    report.requests.push_back(request);
+  }
+  return report;
+}
+
 void RequestLife::NotePrefilled(const StepPlan& plan, int64_t begin_ns, int64_t end_ns) {
   for (const StepRow& row : plan.rows) {
     LiveChoice& choice = ChoiceOf(row);

@@ -18,6 +18,7 @@
 #include "engine/life/live_request.h"
 #include "engine/life/waiting_requests.h"
 #include "engine/output/output_processor.h"
+#include "engine/request/live_report.h"
 #include "engine/run/model_runner.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/schedule/step_plan.h"
@@ -49,6 +50,7 @@ class RequestLife {
 
   size_t alive() const { return planned_.size() + waiting_.size(); }
   std::vector<const Sequence*> Sequences() const;  // that have been in a plan
+  LiveReport Report() const;                       // of their requests
   bool waits_for_masks() const { return masks_.any_held(); }
   // Reap left some for the next step.
   bool has_more_to_reap() const { return waiting_.has_due() || has_more_planned_; }

@@ -69,22 +69,4 @@ KvReport ReportKv(const KvStore& store, std::span<const Sequence* const> sequenc
   return report;
 }
 
-std::shared_ptr<KvQuestion> KvQuestions::Ask() {
-  if (waiting_.fetch_add(1, std::memory_order_relaxed) >= kMost) {
-    waiting_.fetch_sub(1, std::memory_order_relaxed);
-    return nullptr;
-  }
-  auto question = std::make_shared<KvQuestion>();
-  asked_.Push(question);
-  return question;
-}
-
-void KvQuestions::AnswerAll(const std::shared_ptr<const KvReport>& report) {
-  while (const auto question = asked_.Pop()) {
-    (*question)->report_ = report;
-    (*question)->answered_.store(true, std::memory_order_release);
-    waiting_.fetch_sub(1, std::memory_order_relaxed);
-  }
-}
-
 }  // namespace tramontane

@@ -1,21 +1,16 @@
 // KvReport: the KV cache's tables between two steps, for whoever wants to look; KvQuestions: how one asks
-// for them. Bounded: so many sequences and pages are told of, and how many more there are.
-//
-// Threads: Ask, and a question's answer, from any; the rest from the engine thread. No lock: questions are a
-// stack that the engine thread takes away whole, and one load a step where nobody asks.
+// for them. Bounded: so many sequences and pages are told of, and how many more there are. Engine thread.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/kv/kv_store.h"
 #include "engine/request/sequence.h"
-#include "engine/threads/mpsc_queue.h"
+#include "engine/threads/question.h"
 #include "kernels/context_policy.h"
 
 namespace tramontane {
@@ -65,34 +60,7 @@ struct KvReport {
 
 KvReport ReportKv(const KvStore& store, std::span<const Sequence* const> sequences);
 
-// Shared by who asks and the engine.
-class KvQuestion {
- public:
-  // Null: not yet.
-  const KvReport* answer() const {
-    return answered_.load(std::memory_order_acquire) ? report_.get() : nullptr;
-  }
-
- private:
-  friend class KvQuestions;
-
-  std::shared_ptr<const KvReport> report_;  // written before answered_
-  std::atomic<bool> answered_{false};
-};
-
-class KvQuestions {
- public:
-  static constexpr int32_t kMost = 64;  // that wait at once
-
-  // Null: kMost wait already.
-  std::shared_ptr<KvQuestion> Ask();
-
-  bool any() const { return !asked_.empty(); }
-  void AnswerAll(const std::shared_ptr<const KvReport>& report);
-
- private:
-  std::atomic<int32_t> waiting_{0};
-  MpscQueue<std::shared_ptr<KvQuestion>> asked_;  // those still in it at the end stay without an answer
-};
+using KvQuestion = Question<KvReport>;
+using KvQuestions = Questions<KvReport>;
 
 }  // namespace tramontane

@@ -90,6 +90,35 @@ TEST(KvReport, SequencesAndPagesBeyondTheLimitsAreCounted) {
   for (Sequence& sequence : sequences) store.Release(PlacedSequence::LeaseOf(sequence));
 }
 
+TEST(LiveReport, IsOfWhatRunsAndVisitsNothingThatWaits) {
+  EngineLimits limits = SmallLimits(64);
+  limits.max_sequences = 2;
+  SteppedEngine test(limits);
+  auto first = test.Submit(MakeRequest("first", 5, 9));
+  auto second = test.Submit(MakeRequest("second", 3, 9));
+  auto third = test.Submit(MakeRequest("third", 3, 9));
+  for (int step = 0; step < 4; ++step) test.Step();
+  const auto question = *test.engine().AskLive();
+  EXPECT_EQ(question->answer(), nullptr);
+  const int64_t held = test.engine().Load().held_pages;
+  test.Step();
+  const LiveReport* const report = question->answer();
+  ASSERT_NE(report, nullptr);
+  ASSERT_EQ(report->requests.size(), 2u);
+  EXPECT_EQ(report->requests[0].pages + report->requests[1].pages, held);
+  for (const LiveReport::OfRequest& request : report->requests) {
+    EXPECT_EQ(request.state, SequenceState::kDecode);
+    EXPECT_GT(request.output_tokens, 0);
+    EXPECT_LT(request.output_tokens, 9);
+  }
+  EXPECT_NE(report->requests[0].stream, report->requests[1].stream);
+  test.RunToEnd({first.get(), second.get(), third.get()});
+  const auto after = *test.engine().AskLive();
+  test.engine().Step();
+  ASSERT_NE(after->answer(), nullptr);
+  EXPECT_TRUE(after->answer()->requests.empty());
+}
+
 TEST(KvReport, OneQuestionTooManyIsRefusedUntilTheOthersAreAnswered) {
   SteppedEngine test(SmallLimits(64));
   std::vector<std::shared_ptr<KvQuestion>> questions;
