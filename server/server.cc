@@ -8,7 +8,6 @@
 
 #include "kernels/core/check.h"
 #include "server/access/doorkeeper.h"
-#include "server/api/access_log.h"
 #include "server/api/gateway.h"
 #include "server/base/host_port.h"
 #include "server/core/engine_client.h"
@@ -43,6 +42,7 @@ GrpcDoorOptions GrpcOptions(const ServerOptions& options) {
           .max_connections = options.grpc_max_connections,
           .doorkeeper = options.doorkeeper,
           .tls = options.tls,
+          .request_log = options.request_log,
           .reflection = options.grpc_reflection,
           .memory_bytes = options.grpc_memory_bytes,
           .read_timeout = options.grpc_read_timeout,
@@ -125,7 +125,7 @@ GatewayOptions Server::Impl::OptionsOf(const ServerOptions& options, const std::
                                    {.dropped_log_lines = DroppedLogLines(), .reloads = ReloadCounts()},
                                    core.waiting_at_doors());
   };
-  gateway_options.on_answer = LogAnswer;
+  gateway_options.request_log = options.request_log;
   return gateway_options;
 }
 
@@ -146,6 +146,7 @@ Status Server::Impl::StartAdmin(const ServerOptions& options) {
   if (IsLoopback(where.host) || has_keys) {
     admin_options.trace = [this] { return core.StartTrace(); };
     admin_options.kv_tables = [this](RpcError* refusal) { return core.AskKvTables(refusal); };
+    admin_options.live_requests = [this](RpcError* refusal) { return core.AskLiveRequests(refusal); };
   }
   TM_ASSIGN_OR_RETURN(admin, Gateway::Start(std::move(admin_options), client));
   return {};

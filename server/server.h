@@ -14,6 +14,7 @@
 #include "kernels/core/status.h"
 #include "server/call/field_limits.h"
 #include "server/call/inference_client.h"
+#include "server/call/request_line.h"
 #include "server/call/served_model.h"
 #include "server/http/limits.h"
 #include "server/sessions/session_folder.h"
@@ -46,6 +47,7 @@ struct ServerOptions {
   std::shared_ptr<const Doorkeeper> doorkeeper = {};     // of both doors; null: nobody needs a key
   std::shared_ptr<const TlsFiles> tls = {};              // of both doors; null: no TLS
   bool grpc_reflection = true;                           // the service that tells clients what there is
+  RequestLog request_log = {};                           // of both doors
   bool protect_metrics = false;                          // GET /metrics needs one too
   int64_t max_unread_answer_bytes = int64_t{256} << 20;  // of all answers that clients have not taken yet
   int32_t max_streams = 2048;  // Generate calls open at once; one more: RESOURCE_EXHAUSTED

@@ -11,6 +11,7 @@
 #include "server/access/tls_files.h"
 #include "server/api/openai/request_shapes.h"
 #include "server/api/routes.h"
+#include "server/api/shared/answer_record.h"
 #include "server/api/shared/api_error.h"
 #include "server/api/shared/dialect.h"
 #include "server/api/shared/gateway_exchange.h"
@@ -29,23 +30,42 @@ ApiError EndpointFault(const std::exception& fault) {
   return error;
 }
 
-// What an answer that begins now has besides: what browsers look for (`cors`), and what its caller's key has
-// left.
-HttpHeaders AddedHeaders(HttpHeaders cors, const HttpRequest& request) {
-  const auto* caller = static_cast<const Caller*>(request.attached.get());
-  if (caller == nullptr) return cors;
-  for (auto& header : RateLimitHeaders(caller->key.get())) cors.push_back(std::move(header));
-  return cors;
+// Counts an answer when it begins; maybe when the gateway is gone already.
+std::function<void(int status)> OnAnswer(std::shared_ptr<HttpCounts> counts, std::string_view path) {
+  return [counts = std::move(counts), path](int status) { counts->Count(path, status); };
 }
 
-// Counts an answer when it begins, and tells of it; maybe when the gateway is gone already. The request
-// outlives what is returned.
-std::function<void(int status)> OnAnswer(std::shared_ptr<HttpCounts> counts, const GatewayOptions& options,
-                                         std::string_view path, const HttpRequest& request) {
-  return [counts = std::move(counts), path, tell = options.on_answer, &request](int status) {
-    counts->Count(path, status);
-    if (tell != nullptr) tell(request, status);
-  };
+// As the table has it; what it has not as it was asked for.
+std::string RouteText(const RouteMatch& match, const HttpRequest& request) {
+  if (match.route == nullptr) return request.path.substr(0, kMaxLoggedFieldBytes);
+  return (match.route->spelling == Spelling::kApi ? "/v1" : "") + std::string(match.path);
+}
+
+// Of whatever the answer is.
+HttpHeaders AnswerHeaders(const GatewayOptions& options, const HttpRequest& request) {
+  HttpHeaders headers = CorsHeaders(options, request);
+  TraceContext trace = TraceOf(request);
+  if (!trace.parent.empty()) headers.emplace_back(kTraceParentKey, std::move(trace.parent));
+  return headers;
+}
+
+// And, of an answer that begins now, what its caller's key has left.
+HttpHeaders WithRateLimits(HttpHeaders headers, const HttpRequest& request) {
+  const auto record = RecordOf(request);
+  if (record == nullptr) return headers;
+  for (auto& header : RateLimitHeaders(record->caller.key.get())) headers.push_back(std::move(header));
+  return headers;
+}
+
+// Of what was refused before its header was whole there is no record yet.
+void TellAnswered(const RequestLog& log, const HttpRequest& request, int status) {
+  std::shared_ptr<AnswerRecord> record = RecordOf(request);
+  if (record == nullptr) {
+    record = std::make_shared<AnswerRecord>(log, request.path.substr(0, kMaxLoggedFieldBytes),
+                                            /*generates=*/false);
+    record->NoteId(request.request_id);
+  }
+  record->Tell(status);
 }
 
 // The routes of a door.
@@ -62,7 +82,7 @@ struct DoorRoutes {
   Door door = Door::kPublic;
 };
 
-// What the transport refuses is said in the words of its route, counted, told of and readable by pages as
+// What the transport refuses is said in the words of its route, counted and readable by pages as
 // every other answer is.
 RefusalWriter RefusalWriterOf(std::shared_ptr<HttpCounts> counts, const GatewayOptions& options,
                               const DoorRoutes& routes) {
@@ -70,9 +90,9 @@ RefusalWriter RefusalWriterOf(std::shared_ptr<HttpCounts> counts, const GatewayO
       [counts = std::move(counts), options, routes](const HttpRefusal& refusal, const HttpRequest& request) {
         const RouteMatch match = routes.Find(request);
         HttpResponse response = ErrorResponse(*match.dialect, ToApiError(refusal), request);
-        const HttpHeaders headers = AddedHeaders(CorsHeaders(options, request), request);
+        const HttpHeaders headers = WithRateLimits(AnswerHeaders(options, request), request);
         response.headers.insert(response.headers.end(), headers.begin(), headers.end());
-        OnAnswer(counts, options, match.path, request)(response.status);
+        counts->Count(match.path, response.status);
         return response;
       };
 }
@@ -82,13 +102,17 @@ std::optional<HttpResponse> AttachCaller(const GatewayOptions& options,
                                          const std::shared_ptr<HttpCounts>& counts, const DoorRoutes& routes,
                                          HttpRequest* request) {
   const RouteMatch match = routes.Find(*request);
-  auto caller = std::make_shared<Caller>();
-  auto refusal = IdentifyCaller({.request = *request, .match = match, .options = options}, caller.get());
-  request->attached = std::move(caller);
+  const bool generates = match.route != nullptr && match.route->generates;
+  const auto record =
+      std::make_shared<AnswerRecord>(options.request_log, RouteText(match, *request), generates);
+  request->attached = record;
+  auto refusal = IdentifyCaller({.request = *request, .match = match, .options = options}, &record->caller);
+  record->caller.trace = TraceOf(*request);
+  record->NoteId(request->request_id);
   if (!refusal) return std::nullopt;
-  const HttpHeaders headers = AddedHeaders(CorsHeaders(options, *request), *request);
+  const HttpHeaders headers = WithRateLimits(AnswerHeaders(options, *request), *request);
   refusal->headers.insert(refusal->headers.end(), headers.begin(), headers.end());
-  OnAnswer(counts, options, match.path, *request)(refusal->status);
+  counts->Count(match.path, refusal->status);
   return refusal;
 }
 
@@ -107,6 +131,8 @@ HttpServerOptions ServerOptionsOf(const GatewayOptions& options, const std::shar
           .write_refusal = RefusalWriterOf(counts, options, routes),
           .on_header = [&options, counts, routes](
                            HttpRequest* request) { return AttachCaller(options, counts, routes, request); },
+          .on_answered = [log = options.request_log](const HttpRequest& request,
+                                                     int status) { TellAnswered(log, request, status); },
           .unread_answers = options.unread_answers,
           .tls_context = TlsContextOf(options)};
 }
@@ -137,10 +163,11 @@ struct Gateway::Impl {
 void Gateway::Impl::Handle(const std::shared_ptr<HttpExchange>& received) const {
   const HttpRequest& request = received->request();
   const RouteMatch match = routes.Find(request);
+  if (const auto record = RecordOf(request)) record->NoteId(request.request_id);
   const auto exchange = std::make_shared<GatewayExchange>(
       received, *match.dialect,
-      [cors = CorsHeaders(options, request), &request] { return AddedHeaders(cors, request); },
-      OnAnswer(counts, options, match.path, request));
+      [headers = AnswerHeaders(options, request), &request] { return WithRateLimits(headers, request); },
+      OnAnswer(counts, match.path));
   auto answer = PassStages({.request = request, .match = match, .options = options, .draining = draining});
   if (answer) return exchange->Respond(*std::move(answer));
   const Route& route = *match.route;

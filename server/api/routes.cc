@@ -23,6 +23,12 @@ bool Matches(const Route& route, std::string_view exact, std::string_view api) {
          path.ends_with(route.path.substr(star + 1));
 }
 
+Route Generating(std::string_view path, Endpoint endpoint) {
+  Route route = {"POST", path, endpoint};
+  route.generates = true;
+  return route;
+}
+
 }  // namespace
 
 const std::vector<Route>& Routes() {
@@ -31,13 +37,13 @@ const std::vector<Route>& Routes() {
   using enum OnDoors;
   constexpr bool kOpen = true;
   static const std::vector<Route> routes = {
-      {"POST", "/chat/completions", AnswerChatCompletions},
+      Generating("/chat/completions", AnswerChatCompletions),
       {"POST", "/chat/completions/render", AnswerRenderChat},
-      {"POST", "/completions", AnswerCompletions},
+      Generating("/completions", AnswerCompletions),
       {"POST", "/completions/render", AnswerRenderCompletions},
-      {"POST", "/fim/completions", AnswerFillInMiddle},
-      {"POST", "/responses", AnswerResponses},
-      {"POST", "/score", AnswerScore},
+      Generating("/fim/completions", AnswerFillInMiddle),
+      Generating("/responses", AnswerResponses),
+      Generating("/score", AnswerScore),
       {"POST", "/tokenize", AnswerTokenize},
       {"POST", "/detokenize", AnswerDetokenize},
       {"GET", "/models", AnswerModels},
@@ -57,6 +63,7 @@ const std::vector<Route>& Routes() {
       {"GET", "/metrics", AnswerMetrics, kExact, kIoThread, kBoth, kOpen},
       {"GET", "/debug/trace", AnswerTrace, kExact, kIoThread, kAdmin},
       {"GET", "/debug/kv", AnswerKvTables, kExact, kIoThread, kAdmin},
+      {"GET", "/debug/requests", AnswerLiveRequests, kExact, kIoThread, kAdmin},
   };
   return routes;
 }

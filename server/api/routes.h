@@ -42,6 +42,7 @@ struct Route {
   OnDoors doors = OnDoors::kPublic;
   bool is_open = false;               // without a key, where others need one
   const Dialect* dialect = &kOpenAi;  // in which all errors are said behind its path
+  bool generates = false;             // the model computes what is asked for
 };
 
 const std::vector<Route>& Routes();

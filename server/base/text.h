@@ -16,4 +16,11 @@ std::string LowerCase(std::string_view text);
 // "\x01\xab" is "01ab".
 std::string HexText(std::string_view bytes);
 
+// Text from outside as it may stand in a line that people and programs read: what ends a line, moves a cursor
+// or turns the direction of writing becomes an escape of JSON ("\n", "\u001b"), what is no UTF-8 U+FFFD.
+// Everything else stays.
+std::string PrintableText(std::string_view text);
+// The same as a string of JSON, quotes and all.
+std::string QuotedText(std::string_view text);
+
 }  // namespace tramontane

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "server/access/keyed_client.h"
-#include "server/api/access_log.h"
 #include "server/api/gateway.h"
 #include "server/base/heap_trim.h"
 #include "server/base/host_port.h"
@@ -47,7 +46,7 @@ struct GatewayArguments {
 
 // Those of `serve` that mean something here: HTTP's, what is kept for clients, and how to stop and log.
 bool MeansSomethingHere(std::string_view key) {
-  constexpr std::array<std::string_view, 15> kOthers = {"api_keys",
+  constexpr std::array<std::string_view, 17> kOthers = {"api_keys",
                                                         "tls_cert",
                                                         "tls_key",
                                                         "tls_client_ca",
@@ -61,7 +60,9 @@ bool MeansSomethingHere(std::string_view key) {
                                                         "drain_delay",
                                                         "drain_timeout",
                                                         "log_level",
-                                                        "log_format"};
+                                                        "log_format",
+                                                        "log_requests",
+                                                        "log_prompts"};
   return key.starts_with("http_") || std::find(kOthers.begin(), kOthers.end(), key) != kOthers.end();
 }
 
@@ -108,7 +109,7 @@ GatewayOptions GatewayOptionsOf(const ServeConfig& config, const KeptDoors& door
   options.protect_metrics = config.protect_metrics;
   options.field_limits.max_answer_bytes = config.max_answer_bytes;
   options.any_model = config.any_model;
-  options.on_answer = LogAnswer;
+  options.request_log = RequestLogOf(config.log_requests, config.log_prompts);
   options.per_request_metrics = config.per_request_metrics;
   options.strict_fields = config.strict_fields == "on";
   return options;

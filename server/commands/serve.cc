@@ -197,6 +197,7 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
   if (config.admin_address != "off") options.admin_address = config.admin_address;
   options.doorkeeper = doors.doorkeeper;
   options.tls = doors.tls;
+  options.request_log = RequestLogOf(config.log_requests, config.log_prompts);
   const bool is_auto = config.grpc_reflection == "auto";
   options.grpc_reflection = is_auto ? config.api_keys.empty() : config.grpc_reflection == "on";
   options.protect_metrics = config.protect_metrics;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/access/api_key.h"
+#include "server/core/live_requests.h"
 #include "server/core/model_info.h"
 #include "server/core/served_call.h"
 #include "server/watch/engine_trace.h"
@@ -97,6 +98,27 @@ std::unique_ptr<PendingText> InferenceCore::AskKvTables(RpcError* refusal) const
   }
   StatusOr<std::shared_ptr<KvQuestion>> question = model->model.engine->AskKv();
   if (question.ok()) return std::make_unique<KvTablesText>(*std::move(question));
+  *refusal = ToRpcError(question.status());
+  return nullptr;
+}
+
+std::unique_ptr<PendingText> InferenceCore::AskLiveRequests(RpcError* refusal) const {
+  const Serving* model = serving();
+  if (model == nullptr) {
+    *refusal = LoadingError();
+    return nullptr;
+  }
+  std::vector<LiveCall> calls;
+  {
+    std::lock_guard lock(streams_mutex_);  // keeps the calls from going meanwhile
+    calls.reserve(open_streams_.size());
+    for (const ServedCall* call : open_streams_) calls.push_back(call->Live());
+  }
+  StatusOr<std::shared_ptr<LiveQuestion>> question = model->model.engine->AskLive();
+  if (question.ok()) {
+    return std::make_unique<LiveRequestsText>(std::move(calls), model->model.names[0],
+                                              model->model.clock->NowNs(), *std::move(question));
+  }
   *refusal = ToRpcError(question.status());
   return nullptr;
 }

@@ -91,6 +91,8 @@ class InferenceCore {
   // The KV cache's tables, when the engine has told them. Null: still loading, or asked too often; then
   // `refusal` says which.
   std::unique_ptr<PendingText> AskKvTables(RpcError* refusal) const;
+  // The requests that are open, when the engine has told of those that run. Null: as above.
+  std::unique_ptr<PendingText> AskLiveRequests(RpcError* refusal) const;
   RequestTrace& request_trace() { return *request_trace_; }
   SessionCalls& sessions() { return sessions_; }
   RequestIds& request_ids() { return request_ids_; }

@@ -1,7 +1,5 @@
 #include "server/core/served_call.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -9,26 +7,17 @@
 
 #include "server/access/api_key.h"
 #include "server/base/request_id.h"
+#include "server/base/text.h"
 #include "server/core/answer_bound.h"
 #include "server/core/chat_from_proto.h"
 
 namespace tramontane {
 namespace {
 
-constexpr char kRequestIdKey[] = "x-request-id";
 constexpr char kCorrelationIdKey[] = "x-correlation-id";
 
 double Milliseconds(int64_t from_ns, int64_t to_ns) {
   return from_ns == 0 || to_ns == 0 ? 0.0 : static_cast<double>(to_ns - from_ns) / 1e6;
-}
-
-// One line, without what would end a quoted value.
-std::string LogText(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ') c = ' ';
-    if (c == '"') c = '\'';
-  }
-  return text;
 }
 
 // "": there is none, or it cannot be shown.
@@ -137,7 +126,8 @@ RpcError ServedCall::Submit(Request request, bool is_chat, std::function<void()>
   if (RpcError error = CheckIsWanted(); !error.ok()) return error;
 
   splitters_.assign(static_cast<size_t>(choices_), serving_->converter.events.NewSplitter(request, is_chat));
-  int64_t tokens = std::ssize(request.prompt);
+  const int64_t prompt_tokens = std::ssize(request.prompt);
+  int64_t tokens = prompt_tokens;
   for (const std::vector<int32_t>& candidate : request.candidates) tokens += std::ssize(candidate);
   StatusOr<std::shared_ptr<TokenStream>> stream =
       serving_->model.engine->Submit(std::move(request), std::move(on_ready));
@@ -147,6 +137,7 @@ RpcError ServedCall::Submit(Request request, bool is_chat, std::function<void()>
   charge_.NotePrompt(tokens);
   std::lock_guard lock(mutex_);
   stream_ = std::move(stream).value();
+  prompt_tokens_ = prompt_tokens;
   if (cancelled_) stream_->Cancel();
   return {};
 }
@@ -196,6 +187,9 @@ InferenceEvents ServedCall::Take() {
   InferenceEvents taken;
   if (update.started || update.done) NoteLeftQueue();
   if (update.started) {
+    begun_ = true;
+    summary_.prompt_tokens = update.started->prompt_tokens;
+    summary_.cached_tokens = update.started->cached_tokens;
     taken.events.push_back(converter.StartedToProto(*update.started, request_id_));
     taken.events.back().mutable_started()->mutable_ignored()->Assign(ignored_.begin(), ignored_.end());
     for (std::string& part : unenforced_.Parts())
@@ -270,10 +264,10 @@ void ServedCall::NoteLeftQueue() {
 void ServedCall::End(const RpcError& outcome) {
   ended_ = true;
   charge_.End();
+  outcome_ = outcome;
   session_.LetGo();
   if (registered_) core_.request_ids().Remove(caller_.identity, request_id_);
   if (counted_ && core_.request_trace().on()) Trace();
-  spdlog::info("{}", LogLine(outcome));
 }
 
 void ServedCall::Trace() const {
@@ -288,19 +282,33 @@ void ServedCall::Trace() const {
                              .reasons = summary_.reasons});
 }
 
-std::string ServedCall::LogLine(const RpcError& outcome) const {
+LiveCall ServedCall::Live() const {
+  LiveCall live;
+  live.key = caller_.key_name;
+  live.received_ns = received_ns_;
+  const bool is_http = caller_.door == Caller::Door::kHttp;
+  live.id = (is_http ? options_.correlation_id : options_.request_id).value_or("");
+  std::lock_guard lock(mutex_);
+  if (stream_ != nullptr && !is_http) live.id = request_id_;
+  live.prompt_tokens = prompt_tokens_;
+  live.stream = stream_;
+  return live;
+}
+
+void ServedCall::Describe(RequestLine* line) const {
+  if (!request_id_.empty()) line->id = request_id_;
+  line->correlation_id = correlation_id_;
+  line->outcome = OutcomeOf(outcome_.code, outcome_.reason, begun_);
+  line->error = LowerCase(outcome_.reason);
+  if (!begun_) return;
+  line->model = serving_->model.names[0];
+  line->prompt_tokens = summary_.prompt_tokens;
+  line->cached_tokens = summary_.cached_tokens;
+  line->output_tokens = summary_.completion_tokens;
+  line->reason = summary_.reasons;
   const Timings& times = summary_.timings;
-  const int64_t now_ns = serving_ == nullptr ? 0 : serving_->model.clock->NowNs();
-  return fmt::format(
-      "request id={} correlation_id={} status={} reason={} choices={} prompt_tokens={} cached_tokens={} "
-      "completion_tokens={} tokenize_ms={:.3f} queue_ms={:.3f} first_token_ms={:.3f} total_ms={:.3f} "
-      "message=\"{}\"",
-      request_id_.empty() ? "-" : request_id_, correlation_id_.empty() ? "-" : correlation_id_,
-      StatusCodeName(outcome.code), summary_.reasons.empty() ? "-" : summary_.reasons, choices_,
-      summary_.prompt_tokens, summary_.cached_tokens, summary_.completion_tokens,
-      Milliseconds(received_ns_, times.tokenized_ns), Milliseconds(received_ns_, times.admitted_ns),
-      Milliseconds(received_ns_, times.first_token_ns), Milliseconds(received_ns_, now_ns),
-      LogText(outcome.message()));
+  if (times.admitted_ns != 0) line->queue_ms = Milliseconds(received_ns_, times.admitted_ns);
+  if (stages_.ended(TtftStage::kHold)) line->ttft_ms = static_cast<double>(stages_.total_ns()) / 1e6;
 }
 
 void ServedCall::Summary::Add(const StreamFinished& finished) {

@@ -1,13 +1,12 @@
 // ServedCall: one Generate (or ScoreCandidates) call without its transport: admission, the request's id, its
-// events as messages, its end and the log line. gRPC's call and the gateway's each hold one.
+// events as messages and its end. gRPC's call and the gateway's each hold one.
 //
 //   made -> Open -> Admit -> Take ... Take -> End            after a refusal: straight to End
 //
 // Threads: Cancel from any, at any time; the rest one call at a time, from whatever thread is said.
 // Always: it counts as an open stream from Open until it is gone, and its id is taken from Admit until End.
 //
-// It has 27 members because its log line and trace, written at the end, tell of each stage that it went
-// through.
+// It has 31 members because what is told of it at its end is about each stage that it went through.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +21,9 @@
 #include "server/access/key_charge.h"
 #include "server/answers/answer_constraint.h"
 #include "server/call/inference_client.h"
+#include "server/call/request_line.h"
 #include "server/core/inference_core.h"
+#include "server/core/live_requests.h"
 #include "server/sessions/session_turn.h"
 #include "server/watch/ttft_stages.h"
 
@@ -73,8 +74,14 @@ class ServedCall {
   // than he took it.
   void SetStages(v1::Finished* finished) const;
 
-  // Gives the id back and writes the log line. Once, before the caller is told of the end.
+  // Gives the id back. Once, before the caller is told of the end.
   void End(const RpcError& outcome);
+
+  // What is known of it, for the log: after its end.
+  void Describe(RequestLine* line) const;
+
+  // What is known of it while it is open: any thread.
+  LiveCall Live() const;
 
   // What came of it, for trailers and the log.
   struct Summary {
@@ -107,7 +114,6 @@ class ServedCall {
   void Trace() const;
   // What the caller is told of an end: of one that the server's own stop brought about, that.
   RpcError ToldOutcome(const Status& status) const;
-  std::string LogLine(const RpcError& outcome) const;
 
   InferenceCore& core_;
   const Caller caller_;
@@ -118,6 +124,8 @@ class ServedCall {
   bool queued_ = false;  // in the engine
   bool registered_ = false;
   bool ended_ = false;
+  bool begun_ = false;  // its Started was taken
+  RpcError outcome_;    // once it has ended
   std::string request_id_;
   std::string correlation_id_;
   SessionTurn session_;
@@ -134,8 +142,10 @@ class ServedCall {
   int64_t parse_ns_ = 0;
   std::optional<FirstOutput> first_;  // of the kinds that are asked for
 
-  std::mutex mutex_;  // guards the next two against Cancel
+  mutable std::mutex
+      mutex_;  // guards the rest, and with the stream the ids and choices_ before it, against others
   bool cancelled_ = false;
+  int64_t prompt_tokens_ = -1;  // that the engine was given; -1: it was not
   std::shared_ptr<TokenStream> stream_;
 };
 

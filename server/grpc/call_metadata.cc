@@ -3,9 +3,13 @@
 #include <charconv>
 #include <chrono>
 #include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "server/access/key_use.h"
 #include "server/base/peer_address.h"
+#include "server/base/request_id.h"
 #include "server/grpc/message_parts.h"
 
 namespace tramontane {
@@ -15,6 +19,17 @@ std::optional<std::string> ClientMetadata(const grpc::CallbackServerContext& con
   const auto found = context.client_metadata().find(key);
   if (found == context.client_metadata().end()) return std::nullopt;
   return std::string(found->second.data(), found->second.size());
+}
+
+TraceContext TraceOf(const grpc::CallbackServerContext& context) {
+  const auto values = [&context](const char* key) {
+    std::vector<std::string_view> all;
+    const auto [begin, end] = context.client_metadata().equal_range(key);
+    for (auto at = begin; at != end; ++at) all.emplace_back(at->second.data(), at->second.size());
+    return all;
+  };
+  const std::vector<std::string_view> parents = values(kTraceParentKey);
+  return parents.empty() ? TraceContext() : ReadTraceContext(parents, values(kTraceStateKey));
 }
 
 }  // namespace
@@ -33,9 +48,19 @@ RpcError IdentifyCaller(const grpc::CallbackServerContext& context, const Doorke
                                    .api_key = api_key,
                                    .tramontane_caller = tramontane_caller,
                                    .caller_weight = caller_weight};
-  if (needs_key) return doorkeeper.Identify(credentials, Caller::Door::kGrpc, caller);
-  *caller = doorkeeper.ByAddress(credentials, Caller::Door::kGrpc);
-  return {};
+  RpcError error;
+  if (needs_key) {
+    error = doorkeeper.Identify(credentials, Caller::Door::kGrpc, caller);
+  } else {
+    *caller = doorkeeper.ByAddress(credentials, Caller::Door::kGrpc);
+  }
+  caller->trace = TraceOf(context);
+  return error;
+}
+
+std::string RequestIdOf(const grpc::CallbackServerContext& context) {
+  std::optional<std::string> id = ClientMetadata(context, kRequestIdKey);
+  return id && RequestIdFault(*id).empty() ? *std::move(id) : DrawRequestId();
 }
 
 InferenceCallOptions OptionsOf(const grpc::CallbackServerContext& context) {

@@ -13,13 +13,16 @@
 
 namespace tramontane {
 
-inline constexpr char kRequestIdKey[] = "x-request-id";
 inline constexpr char kCorrelationIdKey[] = "x-correlation-id";
 
-// Who asks. UNAUTHENTICATED: a key is needed, and none that is valid came; then the caller is its address.
+// Who asks, and the trace that it is part of. UNAUTHENTICATED: a key is needed, and none that is valid came;
+// then the caller is its address.
 RpcError IdentifyCaller(const grpc::CallbackServerContext& context, const Doorkeeper& doorkeeper,
                         bool needs_key, Caller* caller);
 InferenceCallOptions OptionsOf(const grpc::CallbackServerContext& context);
+
+// The request's name: what its client calls it where that can be one, else drawn.
+std::string RequestIdOf(const grpc::CallbackServerContext& context);
 
 // What a caller takes in one message: what gRPC's clients take by default, or what it says of itself.
 size_t MostAnswerBytes(const grpc::CallbackServerContext& context);

@@ -95,6 +95,7 @@ struct GrpcDoor::Impl {
         tls(options.tls),
         open(CallsOptions(options), core.unread_answers()),
         connections(LimitsOf(options)),
+        request_log(options.request_log),
         service({.writer_threads = options.writer_threads,
                  .max_streams = options.max_streams,
                  .reflection = options.reflection},
@@ -104,7 +105,8 @@ struct GrpcDoor::Impl {
   const std::shared_ptr<const TlsFiles> tls;  // gRPC looks into its files
   CallTable open;
   GrpcConnections connections;
-  GrpcCalls calls{open, connections, *doorkeeper};
+  const RequestLog request_log;
+  GrpcCalls calls{open, connections, *doorkeeper, request_log};
   Health health;
   InferenceService service;
   grpc::ResourceQuota quota{"tramontane"};  // keeps gRPC up from here on; it does not like to begin twice

@@ -21,6 +21,7 @@ struct GrpcDoorOptions {
   int32_t max_connections = 1024;                     // 0: no limit
   std::shared_ptr<const Doorkeeper> doorkeeper = {};  // null: nobody needs a key
   std::shared_ptr<const TlsFiles> tls = {};           // null: no TLS
+  RequestLog request_log = {};                        // of all calls but those of the health service
   bool reflection = true;                             // is there
   int64_t memory_bytes = 256 << 20;                   // messages on their way; more: RESOURCE_EXHAUSTED
   double read_timeout = 30;                           // seconds for a call's message to come; 0: any time

@@ -54,7 +54,15 @@ void EngineRpc::ScheduleTurn() {
 void EngineRpc::EndRefused(const RpcError& error) {
   NoteRefused();
   AddServedMetadata(served_, *context_);
+  if (served_.request_id().empty()) context_->AddInitialMetadata(kRequestIdKey, request_id());
   Finish(EndServed(error, served_, *context_));
+}
+
+void EngineRpc::Describe(RequestLine* line) {
+  line->generates = true;
+  line->model = model_;
+  line->prompt = prompt_;
+  served_.Describe(line);
 }
 
 }  // namespace tramontane

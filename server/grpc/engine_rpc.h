@@ -9,8 +9,10 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "server/base/worker_pool.h"
+#include "server/call/prompt_text.h"
 #include "server/core/served_call.h"
 #include "server/grpc/raw_call.h"
 
@@ -38,6 +40,12 @@ class EngineRpc : public RawCall {
   // `work` again, on a worker of the kind that the request needs.
   RpcError SubmitAgain(const v1::GenerateRequest& request, std::function<RpcError()> work);
   void EndRefused(const RpcError& error);
+  // For the log: what is asked for.
+  template <typename Request>
+  void NoteRequest(const Request& request) {
+    model_ = request.model().substr(0, kMaxLoggedFieldBytes);
+    if (calls_.log.prompts) prompt_ = PromptText(request, kMaxLoggedPromptBytes);
+  }
 
   InferenceCore& core_;
   ServedCall served_;
@@ -45,6 +53,7 @@ class EngineRpc : public RawCall {
  private:
   void OnMessage(const grpc::ByteBuffer& bytes) final;
   void OnCancel() final { served_.Cancel(); }
+  void Describe(RequestLine* line) final;
 
   std::shared_ptr<EngineRpc> Self() { return std::static_pointer_cast<EngineRpc>(shared_from_this()); }
   void ScheduleTurn();                                      // output thread
@@ -52,6 +61,7 @@ class EngineRpc : public RawCall {
 
   WorkerPool& writers_;
   std::atomic<bool> turn_scheduled_{false};
+  std::string model_, prompt_;  // for the log
 };
 
 }  // namespace tramontane

@@ -18,6 +18,7 @@ RpcError GenerateCall::Read(const grpc::ByteBuffer& bytes) {
   const Clock& clock = *served_.serving()->model.clock;
   const int64_t begin_ns = clock.NowNs();
   if (RpcError error = ParseMessage(bytes, &proto); !error.ok()) return error;
+  NoteRequest(proto);
   served_.NoteParse(clock.NowNs() - begin_ns);
   if (!InferenceCore::MayCompile(proto)) return Admit(proto);
   const auto shared = std::make_shared<const v1::GenerateRequest>(std::move(proto));
@@ -79,7 +80,7 @@ void GenerateCall::WriteNext() {
   lock.unlock();
 
   if (has_message && ends) {
-    StartWriteAndFinish(&writing_, grpc::WriteOptions(), EndServed(*outcome_, served_, *context_));
+    WriteAndFinish(&writing_, EndServed(*outcome_, served_, *context_));
   } else if (has_message) {
     StartWrite(&writing_);
   } else if (ends) {

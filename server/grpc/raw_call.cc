@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "server/base/peer_address.h"
+#include "server/base/text.h"
+#include "server/grpc/grpc_status.h"
 #include "server/grpc/message_parts.h"
 #include "server/grpc/raw_message.h"
 
@@ -22,8 +24,10 @@ RawCall::RawCall(GrpcCalls& calls, grpc::GenericCallbackServerContext* context, 
       context_(context),
       share_(AddressShare(AddressOfGrpcPeer(context->peer()))),
       connection_(calls.connections.Find(context->peer())),
+      is_told_of_(needs_key == NeedsKey::kYes),
       held_(calls.open.unread(), share_) {
   stranger_ = IdentifyCaller(*context, calls.doorkeeper, needs_key == NeedsKey::kYes, &caller_);
+  if (!caller_.trace.parent.empty()) context->AddInitialMetadata(kTraceParentKey, caller_.trace.parent);
 }
 
 void RawCall::Begin() {
@@ -102,7 +106,45 @@ RpcError RawCall::HoldAnswer(const google::protobuf::Message& answer) {
 void RawCall::FinishWith(const google::protobuf::Message& answer, const grpc::Status& status) {
   answer_ = SerializeMessage(answer);
   StartWriteClock(answer_.Length());
-  StartWriteAndFinish(&answer_, grpc::WriteOptions(), status);
+  WriteAndFinish(&answer_, status);
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+void RawCall::End(const RpcError& error) {
+  outcome_ = error;
+  Finish(ToGrpcStatus(error));
+}
+
+void RawCall::Finish(const grpc::Status& status) {
+  Tell(status);
+  grpc::ServerGenericBidiReactor::Finish(status);
+}
+
+void RawCall::WriteAndFinish(const grpc::ByteBuffer* bytes, const grpc::Status& status) {
+  Tell(status);
+  StartWriteAndFinish(bytes, grpc::WriteOptions(), status);
+}
+
+const std::string& RawCall::request_id() {
+  if (request_id_.empty()) request_id_ = RequestIdOf(*context_);
+  return request_id_;
+}
+
+void RawCall::Tell(const grpc::Status& status) {
+  if (calls_.log.tell == nullptr || !is_told_of_) return;
+  const auto code = static_cast<StatusCode>(status.error_code());
+  RequestLine line = {.id = request_id(),
+                      .key = caller_.key_name,
+                      .route = context_->method().substr(0, kMaxLoggedFieldBytes),
+                      .e2el_ms = static_cast<double>(NowNs() - begin_ns_) / 1e6,
+                      .status = StatusCodeName(code),
+                      .outcome = OutcomeOf(code, outcome_.reason, /*has_begun=*/false),
+                      .trace_id = std::string(caller_.trace.trace_id()),
+                      .error = LowerCase(outcome_.reason)};
+  Describe(&line);
+  if (line.outcome == RequestOutcome::kError) line.message = status.error_message();
+  calls_.log.tell(line);
 }
 
 }  // namespace tramontane

@@ -13,6 +13,8 @@
 #include <string>
 
 #include "server/call/caller.h"
+#include "server/call/request_line.h"
+#include "server/call/rpc_error.h"
 #include "server/grpc/call_metadata.h"
 #include "server/grpc/call_table.h"
 #include "server/grpc/connections.h"
@@ -25,9 +27,10 @@ struct GrpcCalls {
   CallTable& open;
   GrpcConnections& connections;
   const Doorkeeper& doorkeeper;
+  const RequestLog& log;
 };
 
-// Whether a call needs an API key, where there are any.
+// Whether a call needs an API key, where there are any. Of those that need none the log has no line.
 enum class NeedsKey { kYes, kNo };
 
 class RawCall : public grpc::ServerGenericBidiReactor, public std::enable_shared_from_this<RawCall> {
@@ -56,6 +59,14 @@ class RawCall : public grpc::ServerGenericBidiReactor, public std::enable_shared
   void StartWriteClock(size_t bytes);
   void StopWriteClock();
   [[nodiscard]] bool TryHold(int64_t bytes) { return calls_.open.TryHold(this, bytes); }
+  // The call's end: one of these, once. The log is told before the status leaves.
+  void End(const RpcError& error);
+  void Finish(const grpc::Status& status);
+  void WriteAndFinish(const grpc::ByteBuffer* bytes, const grpc::Status& status);
+  // What the call's line has beside what that of every call has; after its end.
+  virtual void Describe(RequestLine* /*line*/) {}
+  // What its client calls it, or else drawn.
+  const std::string& request_id();
   // The one answer of a call and its end. Not OK: it is too long for the client, or there is no room for it;
   // then nothing was done but this said.
   RpcError HoldAnswer(const google::protobuf::Message& answer);
@@ -74,6 +85,8 @@ class RawCall : public grpc::ServerGenericBidiReactor, public std::enable_shared
   // Its client was too slow.
   void EndLate();
 
+  void Tell(const grpc::Status& status);
+
   Caller caller_;      // constant once made
   RpcError stranger_;  // not OK: its key is not valid
   const std::string share_;
@@ -84,7 +97,11 @@ class RawCall : public grpc::ServerGenericBidiReactor, public std::enable_shared
   std::atomic<bool> reading_{false};  // whoever ends it says what becomes of the call
   std::atomic<int64_t> due_ns_{0};    // 0: no clock runs
   bool has_read_ = false;             // connection_ knows
-  bool refused_ = false;              // this and the next are CallTable'
+  const bool is_told_of_;             // the log has its line
+  const int64_t begin_ns_ = NowNs();
+  std::string request_id_;  // "": not asked for yet
+  RpcError outcome_;        // that End was given
+  bool refused_ = false;    // this and the next are CallTable'
   HeldBytes held_;
 };
 

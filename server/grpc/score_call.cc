@@ -8,6 +8,7 @@ namespace tramontane {
 RpcError ScoreCall::Read(const grpc::ByteBuffer& bytes) {
   v1::ScoreCandidatesRequest proto;
   if (RpcError error = ParseMessage(bytes, &proto); !error.ok()) return error;
+  NoteRequest(proto);
   if (RpcError error = served_.Admit(proto, OnReady(), &scores_.lengths); !error.ok()) return error;
   {
     std::lock_guard lock(mutex_);

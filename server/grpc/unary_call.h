@@ -13,7 +13,9 @@ class UnaryRpc final : public RawCall {
  public:
   UnaryRpc(GrpcCalls& calls, grpc::GenericCallbackServerContext* context, InferenceCore& core,
            const google::protobuf::MethodDescriptor& method)
-      : RawCall(calls, context), core_(core), method_(method), row_(FindUnaryCall(*method.input_type())) {}
+      : RawCall(calls, context), core_(core), method_(method), row_(FindUnaryCall(*method.input_type())) {
+    context->AddInitialMetadata(kRequestIdKey, request_id());
+  }
 
  private:
   void OnMessage(const grpc::ByteBuffer& bytes) override;

@@ -120,8 +120,10 @@ bool Connection::AnswersHeader() {
   HttpRequest header = input_.header();
   Name(&header);
   std::optional<HttpResponse> response = shared_->options.on_header(&header);
-  attached_ = std::move(header.attached);
-  if (!response) return false;
+  if (!response) {
+    attached_ = std::move(header.attached);
+    return false;
+  }
   input_.Drop();
   Enter(Phase::kAnswering);
   answer_ = {.number = answer_.number + 1,
@@ -155,6 +157,7 @@ void Connection::Dispatch() {
 void Connection::Refuse(const HttpRefusal& refusal) {
   HttpRequest request = input_.header();
   Name(&request);
+  request.attached = std::exchange(attached_, nullptr);
   HttpResponse response =
       shared_->Refused(refusal, request);  // which may be the input's: not after it is dropped
   input_.Drop();
@@ -183,6 +186,7 @@ void Connection::Respond(int64_t number, HttpResponse response, const HttpReques
     response = shared_->Refused(TooManyUnreadBytes(shared_->unread_answers.max_bytes()), request);
   }
   if (shared_->closing) answer_.framing.keep_alive = false;
+  shared_->Answered(request, response.status);
   answer_.framing.WriteWhole(std::move(response), &output_);
   answer_.state = Answer::State::kWhole;
   Flush();
@@ -192,6 +196,7 @@ void Connection::StartStream(int64_t number, HttpResponse head) {
   if (!IsAnswering(number, Answer::State::kNone)) return;
   // Without chunks only the end of the connection ends it.
   if (shared_->closing || !answer_.framing.is_chunked) answer_.framing.keep_alive = false;
+  answer_.status = head.status;
   answer_.framing.WriteStreamHead(std::move(head), &output_);
   answer_.state = Answer::State::kStreaming;
   Flush();
@@ -203,8 +208,9 @@ void Connection::Write(int64_t number, std::string bytes) {
   Flush();
 }
 
-void Connection::End(int64_t number, std::string last_bytes) {
+void Connection::End(int64_t number, std::string last_bytes, const HttpRequest& request) {
   if (!IsAnswering(number, Answer::State::kStreaming) || !HoldOrClose(last_bytes.size())) return;
+  shared_->Answered(request, answer_.status);
   answer_.framing.WriteChunk(std::move(last_bytes), &output_);
   answer_.framing.WriteStreamEnd(&output_);
   answer_.state = Answer::State::kWhole;

@@ -43,6 +43,9 @@ struct HttpServerState {
   HttpResponse Refused(const HttpRefusal& refusal, const HttpRequest& request) const {
     return options.write_refusal(refusal, request);
   }
+  void Answered(const HttpRequest& request, int status) const {
+    if (options.on_answered != nullptr) options.on_answered(request, status);
+  }
 
   const HttpServerOptions options;
   const HttpServer::Handler handler;
@@ -81,11 +84,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   int64_t held_bytes() const { return input_.held_bytes(); }
 
   // ---- from the exchange in progress, by its number; of others nothing is done ----
-  // `request`: to be told where there is no room for the response.
+  // `request`: whose answer it is.
   void Respond(int64_t number, HttpResponse response, const HttpRequest& request);
   void StartStream(int64_t number, HttpResponse head);
   void Write(int64_t number, std::string bytes);
-  void End(int64_t number, std::string last_bytes);
+  void End(int64_t number, std::string last_bytes, const HttpRequest& request);
   void Listen(int64_t number, std::shared_ptr<HttpListener> listener);
   // Nobody will end its stream.
   void Abandon(int64_t number);
@@ -106,6 +109,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     int64_t number = 0;
     State state = State::kNone;
     ResponseFraming framing = {};
+    int status = 0;  // of a stream
     std::weak_ptr<ConnectionExchange> exchange = {};
     std::shared_ptr<HttpListener> listener = nullptr;
   };
@@ -150,7 +154,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<ConnectionThread::Place> place_;  // among those that can make room
 
   RequestInput input_;
-  std::shared_ptr<const void> attached_;  // to the request that comes, by its header
+  std::shared_ptr<void> attached_;  // to the request that comes, by its header
   bool waiting_for_input_ = false;
   bool input_ended_ = false;  // the client has shut down its side
 

@@ -135,8 +135,8 @@ void ConnectionExchange::Write(std::string bytes) {
 
 void ConnectionExchange::End(std::string last_bytes) {
   state_ = State::kAnswered;
-  Do([connection = connection_, number = number_, bytes = std::move(last_bytes)]() mutable {
-    connection->End(number, std::move(bytes));
+  Do([self = shared_from_this(), bytes = std::move(last_bytes)]() mutable {
+    self->connection_->End(self->number_, std::move(bytes), self->request_);
   });
 }
 

@@ -23,10 +23,10 @@ struct HttpRequest {
   std::string peer;          // the client's address: PlainAddress, without a port
   bool on_loopback = false;  // it came to an address that only this machine reaches
   HttpHeaders headers;
-  std::string body;                      // decoded, while RunOnHandler's work runs; then freed
-  std::string id;                        // drawn: no other request of this process has it
-  std::shared_ptr<const void> attached;  // by HttpServerOptions::on_header
-  std::string request_id;                // x-request-id, which clients may use again; else `id`
+  std::string body;                // decoded, while RunOnHandler's work runs; then freed
+  std::string id;                  // drawn: no other request of this process has it
+  std::shared_ptr<void> attached;  // by HttpServerOptions::on_header
+  std::string request_id;          // x-request-id, which clients may use again; else `id`
   // On HttpExchange's clock. A request that came while the one before it was answered begins when that has
   // ended.
   int64_t first_byte_ns = 0;

@@ -35,6 +35,9 @@ struct HttpServerOptions {
   // Looks at a request once its header is whole, before its body is waited for, and may answer it or attach
   // something to it. On its connection's io thread. Null: nobody looks.
   std::function<std::optional<HttpResponse>(HttpRequest* header)> on_header = {};
+  // Told of each answer that is complete, before its last bytes leave, with its status; of a request whose
+  // client has gone before, never. On its connection's io thread. Null: nobody is told.
+  std::function<void(const HttpRequest& request, int status)> on_answered = {};
   // Of all answers that clients have not taken yet; outlives the server. Null: one of its own.
   ByteBudget* unread_answers = nullptr;
   // What connections that begin now are shown: a server's context of OpenSSL. Any thread. Null: no TLS.

@@ -107,6 +107,9 @@ void RemoteServer::Sign(const Caller& caller, grpc::ClientContext* context) cons
   if (!api_key_.empty()) context->AddMetadata("authorization", "Bearer " + api_key_);
   if (!caller.identity.empty()) context->AddMetadata(kTramontaneCallerKey, caller.identity);
   if (caller.weight != 1) context->AddMetadata(kCallerWeightKey, std::to_string(caller.weight));
+  if (!caller.request_id.empty()) context->AddMetadata(kRequestIdKey, caller.request_id);
+  if (!caller.trace.parent.empty()) context->AddMetadata(kTraceParentKey, caller.trace.parent);
+  if (!caller.trace.state.empty()) context->AddMetadata(kTraceStateKey, caller.trace.state);
 }
 
 void RemoteServer::CallStarted() {

@@ -60,7 +60,7 @@ class RemoteServer {
   using RawStub = grpc::TemplatedGenericStub<google::protobuf::Message, grpc::ByteBuffer>;
   RawStub& raw_stub() { return raw_stub_; }
 
-  // Says with our key whose call it is; `caller`: its identity, "": our own.
+  // Says with our key whose call it is, of which weight and trace; of no identity: our own.
   void Sign(const Caller& caller, grpc::ClientContext* context) const;
 
   // Connected and, by its health service, serving. Asks for a connection where there is none.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <latch>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -80,19 +81,15 @@ TEST_F(GatewayTest, AnUnknownPathIsNamedAsItWasSent) {
 
 // What the transport refuses by itself reads, counts and is told of like every other answer.
 TEST_F(GatewayTest, WhatTheTransportRefusesPassesWhatEveryAnswerPasses) {
-  struct Told {
-    std::string method, path, request_id;
-    int status;
-  };
-  std::vector<Told> told;
+  std::vector<RequestLine> told;
   std::mutex mutex;
   options_.limits.max_body_bytes = 100;
   options_.limits.read_timeout_ms = 50;
   options_.cors_origins = {"https://page.example"};
   options_.metrics = [] { return std::string(); };
-  options_.on_answer = [&](const HttpRequest& request, int status) {
+  options_.request_log.tell = [&](const RequestLine& line) {
     const std::lock_guard lock(mutex);
-    told.push_back({request.method, request.path, request.request_id, status});
+    told.push_back(line);
   };
   const std::string head =
       "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\norigin: https://page.example\r\nx-request-id: "
@@ -117,11 +114,17 @@ TEST_F(GatewayTest, WhatTheTransportRefusesPassesWhatEveryAnswerPasses) {
   }
   const std::lock_guard lock(mutex);
   ASSERT_EQ(told.size(), 5U);  // /metrics is the last
-  EXPECT_EQ(told[0].status, 413);
-  EXPECT_EQ(told[0].path, "/v1/completions");
-  EXPECT_EQ(told[0].request_id, "mine");
-  EXPECT_EQ(told[3].method, "");
-  EXPECT_NE(told[3].request_id, "");
+  for (const RequestLine& line : told) {
+    EXPECT_EQ(line.outcome, line.status == "200" ? RequestOutcome::kOk : RequestOutcome::kRefused)
+        << line.status;
+  }
+  EXPECT_EQ(told[0].status, "413");
+  EXPECT_EQ(told[0].route, "/v1/completions");
+  EXPECT_EQ(told[0].id, "mine");
+  EXPECT_EQ(told[2].status, "408");
+  EXPECT_EQ(told[2].id, "mine");
+  EXPECT_EQ(told[3].route, "");
+  EXPECT_NE(told[3].id, "");
 }
 
 // ---- dialects -----------------------------------------------------------------------------------
@@ -339,9 +342,8 @@ TEST_F(GatewayTest, VersionLoadAndMetricsAreTold) {
 
 TEST_F(GatewayTest, AnswersAreCountedByRouteAndTold) {
   std::vector<std::string> told;  // on the one io thread
-  options_.on_answer = [&told](const HttpRequest& request, int status) {
-    told.push_back(request.request_id + " " + request.method + " " + request.path + " " +
-                   std::to_string(status));
+  options_.request_log.tell = [&told](const RequestLine& line) {
+    told.push_back(line.id + " " + line.route + " " + line.status + " " + line.error);
   };
   options_.metrics = [] { return std::string(); };
   Ask(HttpGet("/v1/models", {"X-Request-Id: one"}));
@@ -361,10 +363,161 @@ TEST_F(GatewayTest, AnswersAreCountedByRouteAndTold) {
   }
   EXPECT_EQ(text.find("made"), std::string::npos) << "what clients make up is no label";
   gateway_->Stop();
-  EXPECT_EQ(told, (std::vector<std::string>{"one GET /v1/models 200", "two GET /models/fake 200",
-                                            "three GET /made%20up 404", "four GET /made/up/too 404",
-                                            "five POST /v1/completions 403", "wrong GET /v1/completions 405",
-                                            "before OPTIONS /v1/models 204", "six GET /metrics 200"}));
+  EXPECT_EQ(told, (std::vector<std::string>{
+                      "one /v1/models 200 ", "two /v1/models/* 200 ", "three /made%20up 404 unknown_url",
+                      "four /made/up/too 404 unknown_url", "five /v1/completions 403 origin_not_allowed",
+                      "wrong /v1/completions 405 method_not_allowed", "before /v1/models 204 ",
+                      "six /metrics 200 "}));
+}
+
+// ---- the line of a request ----------------------------------------------------------------------
+
+class RequestLineTest : public GatewayTest {
+ protected:
+  RequestLineTest() {
+    options_.request_log.tell = [this](const RequestLine& line) {
+      const std::lock_guard lock(mutex_);
+      lines_.push_back(line);
+    };
+  }
+  // Once the gateway has stopped: all of them.
+  const std::vector<RequestLine>& Lines() {
+    gateway_->Stop();
+    return lines_;
+  }
+
+  std::mutex mutex_;
+  std::vector<RequestLine> lines_;
+};
+
+TEST_F(RequestLineTest, AnAnswerHasOneWithWhatItTook) {
+  Ask(HttpPost("/v1/completions", kCompletion, {"X-Request-Id: whole"}));
+  Ask(HttpPost("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "hi"}], "stream": true})",
+               {"X-Request-Id: streamed"}));
+  Ask(HttpPost("/v1/completions", R"({"prompt": ["a", "b", "c"], "n": 1, "max_tokens": 2})"));
+  const std::vector<RequestLine>& lines = Lines();
+  ASSERT_EQ(lines.size(), 3u);
+  for (const RequestLine& line : lines) {
+    EXPECT_TRUE(line.generates);
+    EXPECT_EQ(line.status, "200");
+    EXPECT_EQ(line.outcome, RequestOutcome::kOk);
+    EXPECT_EQ(line.model, "fake");
+    EXPECT_GE(line.ttft_ms, 0);
+    EXPECT_GE(line.e2el_ms, line.ttft_ms);
+    EXPECT_EQ(line.key + line.error + line.message + line.prompt, "");
+  }
+  EXPECT_EQ(lines[0].id, "whole");
+  EXPECT_EQ(lines[0].route, "/v1/completions");
+  EXPECT_EQ(lines[0].output_tokens, 2);
+  EXPECT_EQ(lines[0].reason, "length");
+  EXPECT_EQ(lines[1].id, "streamed");
+  EXPECT_EQ(lines[1].route, "/v1/chat/completions");
+  EXPECT_EQ(lines[1].prompt_tokens, lines[0].prompt_tokens);
+  EXPECT_EQ(lines[2].prompt_tokens, 3 * lines[0].prompt_tokens) << "of all its prompts";
+  EXPECT_EQ(lines[2].output_tokens, 6);
+  EXPECT_EQ(lines[2].reason, "length,length,length");
+}
+
+TEST_F(RequestLineTest, WhatGoesWrongHasOneThatSaysHow) {
+  client_.on_generate = nullptr;
+  Ask(HttpGet("/ping"));
+  {
+    HttpTestClient client(gateway_->address());  // that goes in the midst of its answer
+    client.Send(HttpPost("/v1/completions", R"({"prompt": "hi", "stream": true})", {"X-Request-Id: gone"}));
+    const auto call = client_.WaitForCall(0);
+    call->Put(StartedEvent(4));
+    call->Put(DeltaEvent(0, "words", 3));
+    client.ReadUntil("words");
+  }
+  EXPECT_TRUE(client_.WaitForCall(0)->WaitUntilCancelled());
+  {
+    HttpTestClient client(gateway_->address());  // before anything was said
+    client.Send(HttpPost("/v1/completions", kCompletion, {"X-Request-Id: early"}));
+    client_.WaitForCall(1);
+  }
+  EXPECT_TRUE(client_.WaitForCall(1)->WaitUntilCancelled());
+  HttpTestClient client(gateway_->address());
+  client.Send(HttpPost("/v1/completions", R"({"prompt": "hi", "stream": true})", {"X-Request-Id: midway"}));
+  const auto midway = client_.WaitForCall(2);
+  midway->Put(StartedEvent(1));
+  midway->Put(DeltaEvent(0, "words", 1));
+  client.ReadUntil("words");
+  midway->End(ToRpcError(Internal("the logits are not finite")));
+  client.ReadUntil("\r\n0\r\n\r\n");
+  Ask(HttpPost("/v1/completions", R"({"prompt": "secret words", "n": "x"})", {"X-Request-Id: bad"}));
+
+  const std::vector<RequestLine>& lines = Lines();
+  std::map<std::string, RequestLine> by_id;
+  for (const RequestLine& line : lines) {
+    if (line.route == "/ping") continue;
+    EXPECT_TRUE(by_id.emplace(line.id, line).second) << line.id << " is told of twice";
+  }
+  ASSERT_EQ(by_id.size(), 4u);
+  EXPECT_EQ(by_id["gone"].outcome, RequestOutcome::kCancelled);
+  EXPECT_EQ(by_id["gone"].status, "200");
+  EXPECT_EQ(by_id["gone"].prompt_tokens, 4);
+  EXPECT_EQ(by_id["gone"].output_tokens, 3) << "as far as it came";
+  EXPECT_EQ(by_id["early"].outcome, RequestOutcome::kCancelled);
+  EXPECT_EQ(by_id["early"].status, "499");
+  EXPECT_EQ(by_id["midway"].outcome, RequestOutcome::kError);
+  EXPECT_EQ(by_id["midway"].status, "200");
+  EXPECT_NE(by_id["midway"].message.find("not finite"), std::string::npos) << by_id["midway"].message;
+  EXPECT_EQ(by_id["bad"].outcome, RequestOutcome::kRefused);
+  EXPECT_EQ(by_id["bad"].status, "400");
+  EXPECT_NE(by_id["bad"].error, "");
+  for (const auto& [id, line] : by_id) {
+    EXPECT_TRUE(line.generates) << id;
+    EXPECT_EQ((line.message + line.error + line.prompt).find("secret"), std::string::npos) << id;
+  }
+}
+
+TEST_F(RequestLineTest, HasTheBeginningOfThePromptWhereThatIsWanted) {
+  options_.request_log.prompts = true;
+  Ask(HttpPost(
+      "/v1/chat/completions",
+      R"({"messages": [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hi\nyou"}]})"));
+  Ask(HttpPost("/v1/completions", R"({"prompt": [[5, 6]]})"));
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += "\u00e9";
+  Ask(HttpPost("/v1/completions", "{\"prompt\": \"x" + text + "\"}"));
+  const std::vector<RequestLine>& lines = Lines();
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0].prompt, "SYSTEM: be kind\nUSER: hi\nyou\n");
+  EXPECT_EQ(lines[1].prompt, "[5,6]");
+  EXPECT_EQ(lines[2].prompt.size(), kMaxLoggedPromptBytes - 1) << "cut between characters";
+}
+
+TEST_F(RequestLineTest, ATraceIsKeptEchoedAndPassedOn) {
+  const std::string trace_id = "0af7651916cd43dd8448eb211c80319c";
+  const std::string parent = "00-" + trace_id + "-b7ad6b7169203331-01";
+  const HttpReply reply = Ask(HttpPost("/v1/completions", kCompletion,
+                                       {"TraceParent: " + parent, "tracestate: a=1", "tracestate: b=2"}));
+  EXPECT_EQ(reply.Header("traceparent"), parent);
+  const Caller caller = client_.WaitForCall(0)->caller();
+  EXPECT_EQ(caller.trace.parent, parent);
+  EXPECT_EQ(caller.trace.state, "a=1,b=2");
+  EXPECT_EQ(caller.request_id, reply.Header("x-request-id"));
+  const HttpReply refused = Ask(HttpPost("/v1/nowhere", "{}", {"traceparent: " + parent}));
+  EXPECT_EQ(refused.Header("traceparent"), parent);
+  for (const std::string& wrong : {"00-" + std::string(32, '0') + "-b7ad6b7169203331-01", parent + "0"}) {
+    const HttpReply other = Ask(HttpPost("/v1/completions", kCompletion, {"traceparent: " + wrong}));
+    EXPECT_EQ(other.status, 200);
+    EXPECT_EQ(other.Header("traceparent"), "");
+  }
+  EXPECT_EQ(client_.WaitForCall(1)->caller().trace.parent, "");
+  const std::vector<RequestLine>& lines = Lines();
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0].trace_id, trace_id);
+  EXPECT_EQ(lines[1].trace_id, trace_id);
+  EXPECT_EQ(lines[2].trace_id + lines[3].trace_id, "");
+}
+
+TEST_F(RequestLineTest, AnIdThatCannotBeOneIsReplaced) {
+  const HttpReply reply = Ask(HttpPost("/v1/completions", kCompletion, {"X-Request-Id: two words"}));
+  EXPECT_TRUE(reply.Header("x-request-id").starts_with("req-")) << reply.Header("x-request-id");
+  const std::vector<RequestLine>& lines = Lines();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0].id, reply.Header("x-request-id"));
 }
 
 TEST_F(GatewayTest, AStreamWhoseCallIsEndedSaysSoOnce) {

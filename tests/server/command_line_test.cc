@@ -300,15 +300,42 @@ TEST(CommandLineTest, TheCpuHasNothingToTune) {
 
 TEST(CommandLineTest, LogsCanBeJsonLines) {
   Served served({"--log-format", "json"});
+  Program generate({"generate", "a secret", "--address", served.address, "--max-tokens", "3"});
+  EXPECT_EQ(generate.Wait(), 0) << generate.err();
   served.program.Signal(SIGTERM);
   EXPECT_EQ(served.program.Wait(), 0);
   std::istringstream lines(served.program.err());
-  int count = 0;
+  int count = 0, requests = 0;
   for (std::string line; std::getline(lines, line); ++count) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    ASSERT_TRUE(json.is_object() && json.contains("message") && json.contains("level")) << line;
+    ASSERT_TRUE(json.is_object() && json.contains("level")) << line;
+    const bool is_request = json.value("event", "") == "request";
+    EXPECT_NE(json.contains("message"), is_request) << line;
+    EXPECT_EQ(line.find("secret"), std::string::npos) << line;
+    if (!is_request) continue;
+    ++requests;
+    EXPECT_EQ(json["output_tokens"], 3);
+    EXPECT_EQ(json["route"], "/tramontane.v1.Inference/Generate");
+    EXPECT_EQ(json["outcome"], "ok");
+    EXPECT_EQ(json["level"], "info");
   }
   EXPECT_GT(count, 3);
+  EXPECT_EQ(requests, 1);
+}
+
+TEST(CommandLineTest, RequestsAreLoggedUnlessThatIsOffAndPromptsWhereThatIsOn) {
+  const auto log_of = [](const std::vector<std::string>& flags) {
+    Served served(flags);
+    Program generate({"generate", "a secret", "--address", served.address, "--max-tokens", "3"});
+    EXPECT_EQ(generate.Wait(), 0) << generate.err();
+    served.program.Signal(SIGTERM);
+    EXPECT_EQ(served.program.Wait(), 0);
+    return served.program.err();
+  };
+  EXPECT_EQ(log_of({"--log-requests", "off"}).find("event=request"), std::string::npos);
+  EXPECT_THAT(log_of({"--log-prompts"}),
+              AllOf(HasSubstr("log_prompts: what is asked of this server is in its log"),
+                    ContainsRegex("info: event=request .* prompt=\"USER: a secret\\\\n\"\n")));
 }
 
 TEST(CommandLineTest, GenerateInProcessEqualsGenerateOverTheWire) {

@@ -5,12 +5,19 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <tuple>
+#include <vector>
 
+#include "server/call/trace_context.h"
 #include "server/setup/log_writer.h"
+#include "server/setup/logging.h"
 
 namespace tramontane {
 namespace {
@@ -109,6 +116,190 @@ TEST(LogWriter, LinesThatTheDescriptorRefusesAreCounted) {
   pipe.writer->Write(Line(1));
   EXPECT_TRUE(pipe.writer->Flush(kPatienceMs));
   EXPECT_EQ(pipe.writer->dropped(), 1);
+}
+
+// ---- the line of a request ------------------------------------------------------------------------
+
+RequestLine Answered() {
+  return {.generates = true,
+          .id = "req-1",
+          .key = "alice",
+          .route = "/v1/completions",
+          .model = "breeze",
+          .prompt_tokens = 5,
+          .output_tokens = 3,
+          .ttft_ms = 1.25,
+          .e2el_ms = 20.5,
+          .status = "200",
+          .outcome = RequestOutcome::kOk,
+          .trace_id = "0af7651916cd43dd8448eb211c80319c"};
+}
+
+TEST(RequestLine, IsNamesAndValuesInTextAndFieldsInJson) {
+  EXPECT_EQ(RequestLineText(Answered(), /*as_json=*/false),
+            "event=request id=req-1 key=alice route=/v1/completions model=breeze prompt_tokens=5 "
+            "output_tokens=3 ttft_ms=1.250 e2el_ms=20.500 status=200 outcome=ok "
+            "trace_id=0af7651916cd43dd8448eb211c80319c");
+  const auto json = nlohmann::json::parse("{" + RequestLineText(Answered(), /*as_json=*/true) + "}");
+  EXPECT_EQ(json["event"], "request");
+  EXPECT_EQ(json["prompt_tokens"], 5);
+  EXPECT_EQ(json["ttft_ms"], 1.25);
+  EXPECT_EQ(json["status"], "200");
+  EXPECT_EQ(json.size(), 12u);
+}
+
+TEST(RequestLine, WhatIsNotKnownHasItsNameAllTheSame) {
+  const RequestLine line = {.status = "404", .outcome = RequestOutcome::kRefused};
+  EXPECT_EQ(
+      RequestLineText(line, /*as_json=*/false),
+      "event=request id=- key=- route=- model=- prompt_tokens=- output_tokens=- ttft_ms=- e2el_ms=0.000 "
+      "status=404 outcome=refused trace_id=-");
+  const auto json = nlohmann::json::parse("{" + RequestLineText(line, /*as_json=*/true) + "}");
+  EXPECT_TRUE(json["key"].is_null() && json["prompt_tokens"].is_null() && json["ttft_ms"].is_null()) << json;
+}
+
+// What clients choose: an id, a path, a model, a prompt.
+TEST(RequestLine, NothingFromOutsideEndsALineOrForgesAField) {
+  const std::vector<std::string> hostile = {"a\nevent=request id=forged",
+                                            "x status=200",
+                                            "a\" status=\"200",
+                                            "a\\\" b",
+                                            "\x1b[2J\x1b]0;title\x07",
+                                            "\xC2\x9B"
+                                            "2J",
+                                            "\r\n\t\v\f",
+                                            std::string("nul\0nul", 7),
+                                            "\xFF\xFE\x80",
+                                            "\xE2\x80\xA8\xE2\x80\xA9",
+                                            "\xE2\x80\xAE"
+                                            "evil",
+                                            "-",
+                                            "a=b",
+                                            "{\"a\":1}",
+                                            std::string(1 << 20, 'x')};
+  for (const std::string& text : hostile) {
+    RequestLine line = Answered();
+    line.id = line.key = line.route = line.model = line.trace_id = line.correlation_id = line.prompt = text;
+    line.reason = line.error = line.message = text;
+    const std::string words = RequestLineText(line, /*as_json=*/false);
+    const std::string fields = "{" + RequestLineText(line, /*as_json=*/true) + "}";
+    for (const std::string& printed : {words, fields}) {
+      EXPECT_LT(printed.size(), 12u << 10);
+      for (const char c : printed) EXPECT_TRUE(static_cast<unsigned char>(c) >= ' ' && c != 0x7f);
+      for (const char* hidden : {"\xC2\x9B", "\xE2\x80\xA8", "\xE2\x80\xA9", "\xE2\x80\xAE"}) {
+        EXPECT_EQ(printed.find(hidden), std::string::npos);
+      }
+    }
+    const auto json = nlohmann::json::parse(fields, nullptr, false);
+    ASSERT_TRUE(json.is_object()) << fields;
+    EXPECT_EQ(json["status"], "200");
+    EXPECT_EQ(json["outcome"], "ok");
+    EXPECT_EQ(json.size(), 17u);
+    // Outside of quotes each name is there once.
+    std::string bare;
+    bool in_quotes = false;
+    for (size_t i = 0; i < words.size(); ++i) {
+      if (in_quotes && words[i] == '\\') {
+        ++i;
+      } else if (words[i] == '"') {
+        in_quotes = !in_quotes;
+      } else if (!in_quotes) {
+        bare += words[i];
+      }
+    }
+    EXPECT_FALSE(in_quotes) << words;
+    EXPECT_EQ(std::count(bare.begin(), bare.end(), '='), 17) << bare;
+    EXPECT_EQ(bare.find("status=200"), bare.rfind("status=")) << bare;
+    EXPECT_EQ(bare.find("id=- "), std::string::npos) << "what a client calls - is told from nothing";
+  }
+}
+
+TEST(RequestLine, OutcomesAreTheSameBehindEitherDoor) {
+  using enum RequestOutcome;
+  for (const auto& [code, reason, status] : std::vector<std::tuple<StatusCode, std::string, int>>{
+           {StatusCode::kOk, "", 200},
+           {StatusCode::kCancelled, "", 499},
+           {StatusCode::kInvalidArgument, "", 400},
+           {StatusCode::kUnauthenticated, "", 401},
+           {StatusCode::kResourceExhausted, "QUEUE_FULL", 429},
+           {StatusCode::kUnavailable, "DRAINING", 503},
+           {StatusCode::kUnavailable, "STOPPED", 503},
+           {StatusCode::kInternal, "", 500},
+           {StatusCode::kDeadlineExceeded, "", 504}}) {
+    std::string lower = reason;
+    for (char& c : lower) c = static_cast<char>(std::tolower(c));
+    for (const bool has_begun : {false, true}) {
+      EXPECT_EQ(OutcomeOf(code, reason, has_begun), OutcomeOfHttp(status, lower, has_begun)) << status;
+    }
+  }
+  EXPECT_EQ(OutcomeOf(StatusCode::kResourceExhausted, "KEY_CONCURRENCY", false), kRefused);
+  EXPECT_EQ(OutcomeOf(StatusCode::kResourceExhausted, "REQUEST_LIMIT", true), kError);
+  EXPECT_EQ(OutcomeOf(StatusCode::kUnavailable, "STOPPED", false), kError);
+  EXPECT_EQ(OutcomeOf(StatusCode::kCancelled, "", true), kCancelled);
+}
+
+// ---- traces ---------------------------------------------------------------------------------------
+
+constexpr char kParent[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+TEST(TraceContext, IsTakenAsItCame) {
+  const TraceContext context = ReadTraceContext({kParent}, {"rojo=00f067aa0ba902b7 ,", " congo=t61 x"});
+  EXPECT_EQ(context.parent, kParent);
+  EXPECT_EQ(context.trace_id(), "0af7651916cd43dd8448eb211c80319c");
+  EXPECT_EQ(context.state, "rojo=00f067aa0ba902b7,congo=t61 x");
+  EXPECT_EQ(ReadTraceContext({}, {"a=b"}).state, "") << "no state without a parent";
+  EXPECT_EQ(TraceContext().trace_id(), "");
+}
+
+TEST(TraceContext, WhatIsMalformedIsAsIfItWereNotThere) {
+  const std::string parent = kParent;
+  std::vector<std::string> wrong = {"",           "00",        parent.substr(0, 54), parent + "-00",
+                                    parent + " ", " " + parent};
+  const auto with = [&parent](size_t at, const std::string& text) {
+    std::string other = parent;
+    return other.replace(at, text.size(), text);
+  };
+  wrong.push_back(with(0, "ff"));
+  wrong.push_back(with(0, "0G"));
+  wrong.push_back(with(2, "_"));
+  wrong.push_back(with(3, "0AF7"));
+  wrong.push_back(with(3, std::string(32, '0')));
+  wrong.push_back(with(35, "_"));
+  wrong.push_back(with(36, std::string(16, '0')));
+  wrong.push_back(with(52, "0"));
+  wrong.push_back(with(53, "0x"));
+  wrong.push_back(with(0, "01") + "x");
+  for (const std::string& text : wrong) {
+    const TraceContext context = ReadTraceContext({text}, {"a=b"});
+    EXPECT_EQ(context.parent + context.state, "") << text;
+  }
+  EXPECT_EQ(ReadTraceContext({kParent, kParent}, {}).parent, "") << "there may be one";
+}
+
+TEST(TraceContext, OfAVersionToComeTheKnownPartIsTaken) {
+  const std::string rest = std::string(kParent).substr(2, 51);
+  EXPECT_EQ(ReadTraceContext({"cc" + rest + "03-what-comes"}, {}).parent, "00" + rest + "01");
+  EXPECT_EQ(ReadTraceContext({"cc" + rest + "fe"}, {}).parent, "00" + rest + "00");
+}
+
+TEST(TraceContext, AStateIsBoundedByWholeMembersAndNoneWithAFaultIsPassedOn) {
+  const auto state_of = [](std::string_view state) { return ReadTraceContext({kParent}, {state}).state; };
+  for (const char* wrong :
+       {"a", "=b", "A=b", "a=", "a=b\nx", "a=\x7f", "a=b=c", "a@b@c=d", "_a=b", "a=\xC3\xA9"}) {
+    EXPECT_EQ(state_of(wrong), "") << wrong;
+  }
+  EXPECT_EQ(state_of("0a@b-c*d/e_f=1"), "0a@b-c*d/e_f=1");
+  const std::string is_long = "long=" + std::string(200, 'x');
+  std::string many;
+  for (int i = 0; i < 30; ++i) many += ",k" + std::to_string(i) + "=0123456789";
+  const std::string kept = state_of(is_long + many);
+  EXPECT_LE(kept.size(), kMaxTraceStateBytes);
+  EXPECT_TRUE(kept.starts_with("k0=0123456789,") && kept.ends_with("=0123456789")) << kept;
+  EXPECT_EQ(kept.find("long"), std::string::npos) << "members over 128 bytes go first";
+  std::string short_ones;
+  for (int i = 0; i < 40; ++i) short_ones += (i > 0 ? ",k" : "k") + std::to_string(i) + "=v";
+  const std::string first = state_of(short_ones);
+  EXPECT_EQ(std::count(first.begin(), first.end(), ',') + 1, 32);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -21,6 +22,7 @@
 #include "tests/server/scripted_server.h"
 #include "tests/support/http_test_client.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/wait_for.h"
 
 namespace tramontane {
 namespace {
@@ -124,6 +126,184 @@ TEST(TimingOfBothDoors, PassesThroughTheSeparateGateway) {
     ExpectSum(
         LastEvent(Fetch((*gateway)->address(), HttpPost("/v1/completions", kStreamed, {kAsks})))["timing"]);
   }
+}
+
+// ---- the line of a request ------------------------------------------------------------------------
+
+// What both doors have told.
+class Lines {
+ public:
+  RequestLog log() {
+    return {.tell = [this](const RequestLine& line) {
+      const std::lock_guard lock(mutex_);
+      lines_.push_back(line);
+    }};
+  }
+  // Those of requests that generate.
+  std::vector<RequestLine> Take() {
+    const std::lock_guard lock(mutex_);
+    std::vector<RequestLine> all = std::exchange(lines_, {});
+    std::erase_if(
+        all, [](const RequestLine& line) { return !line.generates && line.outcome == RequestOutcome::kOk; });
+    return all;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<RequestLine> lines_;
+};
+
+constexpr char kTraceId[] = "0af7651916cd43dd8448eb211c80319c";
+const std::string kTraceParent = std::string("00-") + kTraceId + "-b7ad6b7169203331-01";
+constexpr char kGenerateRoute[] = "/tramontane.v1.Inference/Generate";
+
+TEST(RequestLine, IsOneForEachCallOverGrpcWhateverBecomesOfIt) {
+  Lines lines;
+  ScriptedServerOptions options;
+  options.server.request_log = lines.log();
+  ScriptedServer server(std::move(options));
+  {
+    Stream stream(server.stub(), RequestOfIds({300, 301, 302}, 4),
+                  {{"x-request-id", "mine"}, {"x-correlation-id", "theirs"}, {"traceparent", kTraceParent}});
+    ASSERT_TRUE(stream.ReadAll().ok());
+    EXPECT_EQ(stream.InitialMetadata("traceparent"), kTraceParent);
+    EXPECT_EQ(stream.InitialMetadata("x-request-id"), "mine");
+  }
+  std::vector<RequestLine> told = lines.Take();
+  ASSERT_EQ(told.size(), 1u) << "before its status leaves";
+  EXPECT_EQ(told[0].id, "mine");
+  EXPECT_EQ(told[0].correlation_id, "theirs");
+  EXPECT_EQ(told[0].route, kGenerateRoute);
+  EXPECT_EQ(told[0].model, server.served().names[0]);
+  EXPECT_EQ(told[0].prompt_tokens, 3);
+  EXPECT_EQ(told[0].output_tokens, 4);
+  EXPECT_EQ(told[0].reason, "length");
+  EXPECT_EQ(told[0].status, "OK");
+  EXPECT_EQ(told[0].outcome, RequestOutcome::kOk);
+  EXPECT_EQ(told[0].trace_id, kTraceId);
+  EXPECT_GT(told[0].ttft_ms, 0);
+  EXPECT_GE(told[0].queue_ms, 0);
+  EXPECT_GE(told[0].e2el_ms, told[0].ttft_ms);
+
+  v1::GenerateRequest wrong = RequestOfIds({300}, 4);
+  wrong.set_model("no\nsuch model");
+  Stream refused(server.stub(), wrong, {{"traceparent", "00-none"}});
+  EXPECT_EQ(refused.ReadAll().error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(refused.InitialMetadata("traceparent"), "");
+  told = lines.Take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].status, "NOT_FOUND");
+  EXPECT_EQ(told[0].outcome, RequestOutcome::kRefused);
+  EXPECT_EQ(told[0].model, "no\nsuch model");
+  EXPECT_EQ(told[0].trace_id + told[0].message, "");
+  EXPECT_EQ(told[0].id, refused.InitialMetadata("x-request-id")) << "it has a name all the same";
+
+  server.model().SetStepTime(2000);
+  Stream cancelled(server.stub(), RequestOfIds({300, 301}, 30'000));
+  while (cancelled.deltas() == 0) ASSERT_TRUE(cancelled.Next().has_value());
+  cancelled.Cancel();
+  server.model().SetStepTime(0);
+  cancelled.ReadAll();
+  WaitFor([&] { return !(told = lines.Take()).empty(); });
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].outcome, RequestOutcome::kCancelled);
+  EXPECT_EQ(told[0].prompt_tokens, 2);
+  EXPECT_GT(told[0].output_tokens, 0);
+
+  CallWithBytes(server.channel(), "/made.up/Call\"x", "");
+  told = lines.Take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].route, "/made.up/Call\"x");
+  EXPECT_EQ(told[0].status, "UNIMPLEMENTED");
+  HealthOf(server.channel(), "");
+  EXPECT_TRUE(lines.Take().empty()) << "probes have none";
+}
+
+TEST(RequestLine, TheGatewaysAndItsServersShareTheTraceAndTheId) {
+  Lines at_server, at_gateway;
+  ScriptedServerOptions behind;
+  behind.server.request_log = at_server.log();
+  ScriptedServer server(std::move(behind));
+  RemoteClient remote(RemoteClientOptions{.backends = {server.address()}});
+  ASSERT_TRUE(remote.WaitUntilReady(kMinuteMs));
+  GatewayOptions options;
+  options.address = "127.0.0.1:0";
+  options.request_log = at_gateway.log();
+  auto gateway = Gateway::Start(options, remote);
+  ASSERT_TRUE(gateway.ok()) << gateway.status();
+  const HttpReply reply =
+      Fetch((*gateway)->address(),
+            HttpPost("/v1/completions", kStreamed,
+                     {"traceparent: " + kTraceParent, "tracestate: a=1", "x-request-id: mine"}));
+  EXPECT_EQ(reply.Header("traceparent"), kTraceParent);
+  std::vector<RequestLine> told;
+  WaitFor([&] { return !(told = at_gateway.Take()).empty(); });
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].id, "mine");
+  EXPECT_EQ(told[0].trace_id, kTraceId);
+  EXPECT_EQ(told[0].prompt_tokens, 3);
+  EXPECT_EQ(told[0].output_tokens, 4);
+  const std::vector<RequestLine> behind_it = at_server.Take();
+  ASSERT_EQ(behind_it.size(), 1u);
+  EXPECT_EQ(behind_it[0].correlation_id, "mine");
+  EXPECT_EQ(behind_it[0].trace_id, kTraceId);
+  EXPECT_EQ(behind_it[0].output_tokens, 4);
+
+  const HttpReply bad =
+      Fetch((*gateway)->address(), HttpPost("/tokenize", R"({"prompt":"a","model":"no"})",
+                                            {"traceparent: " + kTraceParent, "x-request-id: t"}));
+  EXPECT_EQ(bad.status, 404);
+  WaitFor([&] { return !(told = at_server.Take()).empty(); });
+  ASSERT_EQ(told.size(), 1u) << "a unary call";
+  EXPECT_EQ(told[0].route, "/tramontane.v1.Inference/Tokenize");
+  EXPECT_EQ(told[0].id, "t");
+  EXPECT_EQ(told[0].trace_id, kTraceId);
+}
+
+// ---- /debug/requests ------------------------------------------------------------------------------
+
+TEST(DebugRequests, TellWhoIsOpenAndHowFarAndNothingOfWhatIsSaid) {
+  ScriptedServerOptions options = WithHttp(/*debug=*/true);
+  options.limits.max_sequences = options.limits.max_choices = 1;
+  ScriptedServer server(std::move(options));
+  const auto ask = [&] {
+    const HttpReply reply = Fetch(server.server().admin_address(), HttpGet("/debug/requests"));
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return EventsJson::parse(reply.body, nullptr, false);
+  };
+  EXPECT_TRUE(ask()["requests"].empty());
+  server.model().SetStepTime(2000);
+  v1::GenerateRequest request = RequestOfIds({300, 301, 302}, 30'000);
+  request.set_request_id("runs");
+  Stream stream(server.stub(), request);
+  while (stream.deltas() == 0) ASSERT_TRUE(stream.Next().has_value());
+  HttpTestClient waits(server.server().http_address());
+  waits.Send(HttpPost("/v1/completions", R"({"prompt":[300,301],"max_tokens":4})", {"x-request-id: waits"}));
+  server.WaitForLoad([](const v1::GetLoadResponse& load) { return load.open_streams() == 2; });
+  WaitFor([&] { return server.engine().Load().waiting == 1; });
+  const EventsJson json = ask();
+  ASSERT_EQ(json["requests"].size(), 2u) << json;
+  EXPECT_EQ(json["requests_left_out"], 0);
+  const EventsJson &runs = json["requests"][0], &other = json["requests"][1];
+  EXPECT_EQ(KeysOf(runs), (std::vector<std::string>{"id", "state", "age_ms", "key", "model", "prompt_tokens",
+                                                    "output_tokens", "pages"}));
+  EXPECT_EQ(runs["id"], "runs");
+  EXPECT_EQ(runs["state"], "decode");
+  EXPECT_GT(runs["age_ms"], other["age_ms"]);
+  EXPECT_TRUE(runs["key"].is_null());
+  EXPECT_EQ(runs["model"], server.served().names[0]);
+  EXPECT_EQ(runs["prompt_tokens"], 3);
+  EXPECT_GT(runs["output_tokens"], 0);
+  EXPECT_GT(runs["pages"], 0);
+  EXPECT_EQ(other["id"], "waits");
+  EXPECT_EQ(other["state"], "waiting");
+  EXPECT_EQ(other["prompt_tokens"], 2);
+  EXPECT_EQ(other["output_tokens"], 0);
+  EXPECT_EQ(other["pages"], 0);
+  EXPECT_EQ(Fetch(server.server().http_address(), HttpGet("/debug/requests")).status, 404);
+  stream.Cancel();
+  server.model().SetStepTime(0);
+  stream.ReadAll();
 }
 
 // ---- traces ---------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -90,7 +91,7 @@ class PendingExchange final : public HttpListener {
       return std::exchange(exchange_, nullptr)->Respond(std::move(response));
     }
     if (exchange_->NowNs() < end_ns_) return;
-    Refuse("the engine has begun no step for " + std::to_string(kMostKvTablesSeconds) + " seconds");
+    Refuse("the engine has begun no step for " + std::to_string(kMostPendingSeconds) + " seconds");
   }
 
  private:
@@ -105,6 +106,22 @@ class PendingExchange final : public HttpListener {
   const std::unique_ptr<PendingText> text_;
   const int64_t end_ns_;
 };
+
+// `ask`: null where there is nobody to ask, as `why_not` says.
+void AnswerWhenTold(const std::function<std::unique_ptr<PendingText>(RpcError* refusal)>& ask,
+                    const char* why_not, const std::shared_ptr<GatewayExchange>& exchange) {
+  if (ask == nullptr) {
+    ApiError error;
+    error.status = 404;
+    error.message = why_not;
+    return exchange->Fail(error);
+  }
+  RpcError refusal;
+  std::unique_ptr<PendingText> text = ask(&refusal);
+  if (text == nullptr) return exchange->Fail(ToApiError(refusal));
+  const int64_t end_ns = exchange->NowNs() + kMostPendingSeconds * 1'000'000'000;
+  exchange->Listen(std::make_shared<PendingExchange>(exchange, std::move(text), end_ns));
+}
 
 }  // namespace
 
@@ -127,17 +144,12 @@ void AnswerTrace(const GatewayContext& context, const std::shared_ptr<GatewayExc
 }
 
 void AnswerKvTables(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
-  if (context.options.kv_tables == nullptr) {
-    ApiError error;
-    error.status = 404;
-    error.message = "this server has no KV cache to show";
-    return exchange->Fail(error);
-  }
-  RpcError refusal;
-  std::unique_ptr<PendingText> text = context.options.kv_tables(&refusal);
-  if (text == nullptr) return exchange->Fail(ToApiError(refusal));
-  const int64_t end_ns = exchange->NowNs() + kMostKvTablesSeconds * 1'000'000'000;
-  exchange->Listen(std::make_shared<PendingExchange>(exchange, std::move(text), end_ns));
+  AnswerWhenTold(context.options.kv_tables, "this server has no KV cache to show", exchange);
+}
+
+void AnswerLiveRequests(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange) {
+  AnswerWhenTold(context.options.live_requests, "this server has no engine whose requests it could show",
+                 exchange);
 }
 
 }  // namespace tramontane

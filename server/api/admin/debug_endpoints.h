@@ -15,11 +15,15 @@ inline constexpr int64_t kMostTraceSeconds = 60;
 // the answer ends on one too.
 void AnswerTrace(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
 
-inline constexpr int64_t kMostKvTablesSeconds = 60;
+inline constexpr int64_t kMostPendingSeconds = 60;
 
 // GET /debug/kv: the page tables of the sequences that run, as the engine tells them when its next step
-// begins; looked for about twice a second. 503 when there is no answer after kMostKvTablesSeconds. On an io
+// begins; looked for about twice a second. 503 when there is no answer after kMostPendingSeconds. On an io
 // thread; the answer leaves on one too.
 void AnswerKvTables(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
+
+// GET /debug/requests: every request that is open, in the same way: whose, how old, how far. Nothing of what
+// it says.
+void AnswerLiveRequests(const GatewayContext& context, const std::shared_ptr<GatewayExchange>& exchange);
 
 }  // namespace tramontane

@@ -5,6 +5,7 @@
 
 #include "server/api/openai/chat.h"
 #include "server/api/openai/choices_fields.h"
+#include "server/api/shared/answer_record.h"
 #include "server/api/shared/api_error.h"
 #include "server/api/shared/field_rows.h"
 #include "server/api/shared/foreign_fields.h"
@@ -166,11 +167,13 @@ void AnswerScore(const GatewayContext& context, const std::shared_ptr<GatewayExc
   if (auto fault = ParseScore(exchange->request().body, request_context, &body))
     return exchange->Fail(*fault);
   body.request.set_request_id(request_context.id);
+  if (const auto record = RecordOf(exchange->request())) record->NoteScores(body.request);
   context.client.Ask(CallerOf(*exchange), std::move(body.request),
                      [exchange, created_s = request_context.created_s, names = std::move(body.names),
                       ignored = std::move(body.ignored)](const RpcError& error,
                                                          const v1::ScoreCandidatesResponse& scores) mutable {
                        if (!error.ok()) return exchange->Fail(names.Explain(error));
+                       if (const auto record = RecordOf(exchange->request())) record->NoteScored(scores);
                        for (const std::string& field : scores.ignored())
                          ignored.push_back(names.NameOf(field));
                        RespondWithText(*exchange, ScoresJson(scores, created_s), ignored);

@@ -1,10 +1,12 @@
 #include "server/api/shared/dialect.h"
 
+#include "server/api/shared/answer_record.h"
 #include "server/http/refusal.h"
 
 namespace tramontane {
 
 HttpResponse ErrorResponse(const Dialect& dialect, const ApiError& error, const HttpRequest& request) {
+  if (const auto record = RecordOf(request)) record->NoteError(error);
   HttpResponse response;
   response.status = error.status;
   AddRetryAfter(error.retry_after_ms, &response.headers);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "server/api/shared/answer_record.h"
 #include "server/api/shared/gateway_context.h"
 #include "server/api/shared/started_headers.h"
 #include "server/api/shared/timing.h"
@@ -30,7 +31,7 @@ int64_t SecondsSince1970() {
 
 Caller CallerOf(const HttpExchange& exchange) {
   const HttpRequest& request = exchange.request();
-  if (request.attached != nullptr) return *static_cast<const Caller*>(request.attached.get());
+  if (const auto record = RecordOf(request)) return record->caller;
   const std::string& address = request.peer;
   return {.identity = AddressShare(address), .address = address, .door = Caller::Door::kHttp};
 }

@@ -14,6 +14,7 @@
 #include "server/base/held_bytes.h"
 #include "server/call/field_limits.h"
 #include "server/call/inference_client.h"
+#include "server/call/request_line.h"
 #include "server/call/rpc_error.h"
 #include "server/http/http.h"
 #include "server/http/limits.h"
@@ -47,9 +48,9 @@ struct GatewayOptions {
   std::function<std::unique_ptr<TraceText>()> trace = {};
   // Asks for what GET /debug/kv tells; null, and why, where that cannot be asked. Without it the path is 404.
   std::function<std::unique_ptr<PendingText>(RpcError* refusal)> kv_tables = {};
-  // Told of each answer when it begins, on any thread, and maybe after the gateway's end; must not wait.
-  // Null: nobody is.
-  std::function<void(const HttpRequest& request, int status)> on_answer = {};
+  // And GET /debug/requests.
+  std::function<std::unique_ptr<PendingText>(RpcError* refusal)> live_requests = {};
+  RequestLog request_log = {};  // of every request; told of the last maybe after the gateway's end
   // Who asks; null: everybody by address, without a key.
   std::shared_ptr<const Doorkeeper> doorkeeper = {};
   std::shared_ptr<const TlsFiles> tls = {};  // null: no TLS

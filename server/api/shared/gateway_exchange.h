@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "server/api/shared/answer_record.h"
 #include "server/api/shared/api_error.h"
 #include "server/api/shared/dialect.h"
 #include "server/http/http.h"
@@ -30,7 +31,10 @@ class GatewayExchange final : public HttpExchange {
   const HttpRequest& request() const override { return inner_->request(); }
   int64_t NowNs() const override { return inner_->NowNs(); }
   void Respond(HttpResponse response) override { inner_->Respond(Completed(std::move(response))); }
-  void StartStream(HttpResponse head) override { inner_->StartStream(Completed(std::move(head))); }
+  void StartStream(HttpResponse head) override {
+    if (const auto record = RecordOf(request())) record->NoteHead();
+    inner_->StartStream(Completed(std::move(head)));
+  }
   void Write(std::string bytes) override { inner_->Write(std::move(bytes)); }
   void End(std::string last_bytes) override { inner_->End(std::move(last_bytes)); }
   void Listen(std::shared_ptr<HttpListener> listener) override { inner_->Listen(std::move(listener)); }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "server/api/shared/answer_record.h"
 #include "server/api/shared/api_error.h"
 #include "server/api/shared/call_window.h"
 #include "server/api/shared/generation_timing.h"
@@ -53,13 +54,16 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
  public:
   Generation(InferenceClient& client, GenerationPlan plan, std::shared_ptr<GatewayExchange> exchange)
       : exchange_(std::move(exchange)),
+        record_(RecordOf(exchange_->request())),
         calls_(client, std::move(plan.requests), std::move(plan.shared), DeadlineOf(exchange_->request())),
         timing_(plan.timing),
         writer_(std::move(plan.writer)),
         is_stream_(plan.stream),
         room_(plan.room),
         headers_(std::move(plan.headers)),
-        names_(std::move(plan.names)) {}
+        names_(std::move(plan.names)) {
+    if (record_ == nullptr) record_ = std::make_shared<AnswerRecord>();
+  }
 
   // On the caller's thread.
   void Start();
@@ -95,6 +99,7 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
   void End();
 
   Exchange exchange_;  // null when answered
+  std::shared_ptr<AnswerRecord> record_;
   CallWindow calls_;
   GenerationTiming timing_;
   const std::unique_ptr<ResponseWriter> writer_;
@@ -277,11 +282,13 @@ void Generation::TellEvents(size_t call, InferenceEvents taken, const HttpExchan
 void Generation::TellWriter(size_t call, std::vector<v1::GenerateResponse> events,
                             const HttpExchange& exchange, std::string* bytes) {
   if (events.empty()) return;
+  for (const v1::GenerateResponse& event : events) record_->NoteEvent(call, event);
   const bool is_first_content = !timing_.has_taken() && std::any_of(events.begin(), events.end(), IsContent);
   const int64_t taken_ns = is_first_content ? exchange.NowNs() : 0;
   if (is_first_content) timing_.NoteTaken(taken_ns);
   *bytes += writer_->OnEvents(call, std::move(events));
   if (timing_.first_call() || !writer_->HasContent()) return;
+  record_->NoteContent();
   timing_.NoteTold(call, is_first_content ? taken_ns : exchange.NowNs());
 }
 
@@ -323,8 +330,9 @@ void Generation::Finish(std::string last_bytes) {
 void Generation::Fail(const ApiError& error, std::string last_bytes) {
   const auto exchange = exchange_;
   End();
-  if (started_) return exchange->End(std::move(last_bytes) + writer_->Fail(error));
-  exchange->Fail(error);
+  if (!started_) return exchange->Fail(error);
+  record_->NoteError(error, /*midway=*/true);
+  exchange->End(std::move(last_bytes) + writer_->Fail(error));
 }
 
 // Nothing more is said, and nothing more computed. (While the calls are lent, that is done when they come
@@ -340,6 +348,7 @@ void Generation::End() {
 
 void RunGeneration(InferenceClient& client, GenerationPlan plan, std::shared_ptr<GatewayExchange> exchange) {
   TM_CHECK(!plan.requests.empty() && plan.writer != nullptr, "a plan needs requests and a writer");
+  if (const auto record = RecordOf(exchange->request())) record->NoteCalls(plan.requests, plan.shared);
   std::make_shared<Generation>(client, std::move(plan), std::move(exchange))->Start();
 }
 
