@@ -113,7 +113,7 @@ void RawCall::FinishWith(const google::protobuf::Message& answer, const grpc::St
 
 void RawCall::End(const RpcError& error) {
   outcome_ = error;
-  Finish(ToGrpcStatus(error));
+  Finish(ToGrpcStatus(error, *context_));
 }
 
 void RawCall::Finish(const grpc::Status& status) {

@@ -18,7 +18,6 @@
 #include "server/grpc/call_metadata.h"
 #include "server/grpc/call_table.h"
 #include "server/grpc/connections.h"
-#include "server/grpc/grpc_status.h"
 
 namespace tramontane {
 
@@ -59,7 +58,7 @@ class RawCall : public grpc::ServerGenericBidiReactor, public std::enable_shared
   void StartWriteClock(size_t bytes);
   void StopWriteClock();
   [[nodiscard]] bool TryHold(int64_t bytes) { return calls_.open.TryHold(this, bytes); }
-  // The call's end: one of these, once. The log is told before the status leaves.
+  // The call's end: one of these, once. The log is told before the status leaves, with the error's trailer.
   void End(const RpcError& error);
   void Finish(const grpc::Status& status);
   void WriteAndFinish(const grpc::ByteBuffer* bytes, const grpc::Status& status);
@@ -71,8 +70,6 @@ class RawCall : public grpc::ServerGenericBidiReactor, public std::enable_shared
   // then nothing was done but this said.
   RpcError HoldAnswer(const google::protobuf::Message& answer);
   void FinishWith(const google::protobuf::Message& answer, const grpc::Status& status);  // after HoldAnswer
-  // The call's end, with its trailer.
-  void End(const RpcError& error) { Finish(ToGrpcStatus(error, *context_)); }
 
   GrpcCalls& calls_;
   grpc::GenericCallbackServerContext* const context_;  // until the status was given to gRPC
