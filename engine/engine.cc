@@ -61,6 +61,8 @@ StatusOr<std::shared_ptr<TokenStream>> Engine::Submit(Request request, std::func
     }
   }
   if (request.received_ns == 0) request.received_ns = clock_.NowNs();
+  if (request.tokenized_ns == 0) request.tokenized_ns = request.received_ns;
+  if (request.arrival.begun_ns == 0) request.arrival.begun_ns = request.received_ns;
   auto stream = std::make_shared<TokenStream>(request.id, std::move(on_ready), cancels_, unread_bytes_);
   auto live = std::make_shared<LiveRequest>(std::move(request), stream, tokenizer_, model_.eos_ids);
   if (limits_.prefix_cache) live->path = PathOf(*live);
@@ -116,6 +118,8 @@ int64_t Engine::stalled_ns() const {
 EngineLoad Engine::Load() const {
   EngineLoad load = load_.Get();
   load.waiting = inbox_.queued();
+  load.waiting_bytes = inbox_.queued_bytes();
+  load.unread_bytes = unread_bytes_->load(std::memory_order_relaxed);
   return load;
 }
 
@@ -277,6 +281,7 @@ void Engine::Apply(const InFlight& step, StepResult result) {
   // A step that was queued behind another began when that one ended.
   const int64_t begin_ns = std::max(step.begin_ns, std::exchange(applied_ns_, now_ns_));
   scheduler_.Learn(plan, now_ns_ - begin_ns);
+  step_metrics_.OnStep(plan, now_ns_ - begin_ns);
   // A backend that runs ops before they return has computed the rows when Forward returns. Of one that is
   // asynchronous the host learns that only with the samples, so there these count as prefill.
   const int64_t prefilled_ns = limits_.steps_in_flight == 1 ? step.forwarded_ns : now_ns_;

@@ -26,6 +26,7 @@
 #include "engine/run/model_runner.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/schedule/step_plan.h"
+#include "engine/step_metrics.h"
 #include "engine/step_trace.h"
 #include "engine/threads/clock.h"
 #include "engine/threads/published.h"
@@ -84,6 +85,7 @@ class Engine {
   // steps.
   void CheckAccounting() const { scheduler_.store().CheckAccounting(); }
   const OutputMetrics& output_metrics() const { return output_.metrics(); }
+  const StepMetrics& step_metrics() const { return step_metrics_; }
   std::shared_ptr<StepTrace> step_trace() const { return step_trace_; }  // may outlive the engine
   // The KV cache's tables, as they are when the next step begins: its answer is there then. The question may
   // outlive the engine. RESOURCE_EXHAUSTED: KvQuestions::kMost wait already.
@@ -155,9 +157,10 @@ class Engine {
   // ---- engine thread ----------------------------------------------------------------------------
   const std::unique_ptr<KvTier> tier_;  // null: none. Its disk notifies wake_
   Scheduler scheduler_;
-  std::deque<InFlight> in_flight_;     // at most limits_.steps_in_flight
-  int64_t moves_ = 0;                  // the last batch of them that was queued
-  int64_t now_ns_ = 0;                 // of this step
+  std::deque<InFlight> in_flight_;  // at most limits_.steps_in_flight
+  int64_t moves_ = 0;               // the last batch of them that was queued
+  int64_t now_ns_ = 0;              // of this step
+  StepMetrics step_metrics_;
   int64_t applied_ns_ = 0;             // the results of the last step that was applied were there
   StepOutput* step_output_ = nullptr;  // of this step
   EngineLoad counters_;                // what is counted, not looked up

@@ -9,6 +9,7 @@
 #include "kernels/core/check.h"
 #include "server/access/doorkeeper.h"
 #include "server/api/gateway.h"
+#include "server/api/routes.h"
 #include "server/base/host_port.h"
 #include "server/core/engine_client.h"
 #include "server/core/inference_core.h"
@@ -83,6 +84,10 @@ struct Server::Impl {
   std::unique_ptr<Gateway> gateway;  // null: no HTTP
   std::unique_ptr<Gateway> admin;    // null: no admin door
 
+  const std::shared_ptr<HttpCounts> http_counts = NewHttpCounts();
+
+  // Of what is there: the first scrape may come while the doors are being opened.
+  std::string MetricsText(bool legacy_names);
   GatewayOptions OptionsOf(const ServerOptions& options, const std::string& address);
   Status StartHttp(const ServerOptions& options);
   Status StartAdmin(const ServerOptions& options);
@@ -101,6 +106,29 @@ StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
+std::string Server::Impl::MetricsText(bool legacy_names) {
+  const Serving* serving = core.serving();
+  ServerMetrics metrics;
+  metrics.model = serving == nullptr ? nullptr : &serving->model;
+  metrics.requests = core.request_counts().get();
+  metrics.waiting_at_doors = core.waiting_at_doors();
+  metrics.legacy_names = legacy_names;
+  metrics.process.dropped_log_lines = DroppedLogLines();
+  metrics.process.reloads = ReloadCounts();
+  metrics.process.version = TRAMONTANE_VERSION;
+  metrics.process.draining = core.draining();
+  metrics.process.held.queued_input = core.queued_input_bytes();
+  metrics.process.held.unread_answers = core.unread_answers().bytes();
+  metrics.process.held.sessions = core.sessions().store().bytes();
+  if (serving != nullptr) {  // before that the doors may not be there
+    metrics.process.connections.grpc = grpc->connections();
+    if (gateway != nullptr) metrics.process.connections.http = gateway->connections();
+    if (gateway != nullptr) metrics.process.held.request_bodies = gateway->held_body_bytes();
+    if (admin != nullptr) metrics.process.connections.admin = admin->connections();
+  }
+  return ServerMetricsText(metrics);
+}
+
 GatewayOptions Server::Impl::OptionsOf(const ServerOptions& options, const std::string& address) {
   GatewayOptions gateway_options;
   gateway_options.address = address;
@@ -117,14 +145,9 @@ GatewayOptions Server::Impl::OptionsOf(const ServerOptions& options, const std::
   gateway_options.per_request_metrics = options.per_request_metrics;
   gateway_options.strict_fields = options.strict_fields;
   gateway_options.field_limits = options.field_limits;
-  gateway_options.metrics = [this] {
-    const Serving* serving = core.serving();
-    return serving == nullptr
-               ? ""
-               : ServerMetricsText(serving->model,
-                                   {.dropped_log_lines = DroppedLogLines(), .reloads = ReloadCounts()},
-                                   core.waiting_at_doors());
-  };
+  gateway_options.http_counts = http_counts;
+  gateway_options.request_counts = core.request_counts();
+  gateway_options.metrics = [this, legacy = options.legacy_metrics] { return MetricsText(legacy); };
   gateway_options.request_log = options.request_log;
   return gateway_options;
 }

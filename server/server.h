@@ -49,6 +49,7 @@ struct ServerOptions {
   bool grpc_reflection = true;                           // the service that tells clients what there is
   RequestLog request_log = {};                           // of both doors
   bool protect_metrics = false;                          // GET /metrics needs one too
+  bool legacy_metrics = false;                           // and has three names that vLLM has given up
   int64_t max_unread_answer_bytes = int64_t{256} << 20;  // of all answers that clients have not taken yet
   int32_t max_streams = 2048;  // Generate calls open at once; one more: RESOURCE_EXHAUSTED
   SessionStoreOptions sessions = {};

@@ -141,6 +141,7 @@ LiveChoice& LiveRequest::MakeBranch() {
   branch.tokens = choices[0].tokens;
   for (size_t i = 0; i + 1 < next->size(); ++i) branch.tokens.push_back((*next)[i]);
   branch.max_len = branch.prompt_tokens();
+  branch.computed = std::ssize(request.prompt);
   return branch;
 }
 

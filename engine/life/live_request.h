@@ -3,6 +3,7 @@
 // the last thread that lets go of it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -40,6 +41,7 @@ struct LiveChoice : Sequence {
   std::shared_ptr<OutputConstraint> constraint;  // null: none; shared with the worker that fills its mask
   bool late = false;              // sits the step out that is being sampled: its mask was not filled in time
   bool ended = false;             // its end was given to the output thread
+  int64_t computed = 0;           // positions that were computed at least once
   Timings moments;                // those that the scheduler does not know
   std::vector<TokenInfo> scores;  // as far as they have come
 
@@ -89,6 +91,9 @@ struct LiveRequest : std::enable_shared_from_this<LiveRequest> {
   size_t branches_to_make = 0;
   size_t branches_left = 0;  // those, and those that have not ended
 
+  bool all_ended() const {
+    return std::all_of(choices.begin(), choices.end(), [](const LiveChoice& choice) { return choice.ended; });
+  }
   void MakeChoices(const EngineLimits& limits);
   void PrepareBranches();
   // The next one. REQUIRES: branches_to_make > 0.

@@ -88,7 +88,10 @@ void RequestLife::ReapWaiting() {
 
 void RequestLife::ReapRequest(LiveRequest& live) {
   const Request& request = live.request;
-  if (live.output.stream->cancelled()) {
+  if (live.output.stream->cancelled() && !live.all_ended()) {
+    const LiveChoice& first = live.choices[0];
+    const SequenceState state = first.ended ? SequenceState::kDecode : first.state();
+    ++counters_.cancelled_in_state[static_cast<size_t>(std::min(state, SequenceState::kDecode))];
     EndRequest(live, {FinishReason::kCancelled, Status(StatusCode::kCancelled, "the request was cancelled")});
   }
   if (request.deadline_ns > 0 && now_ns_ >= request.deadline_ns) {
@@ -199,6 +202,9 @@ std::vector<RowOutcome> RequestLife::Take(const StepPlan& plan, StepResult resul
   for (const StepRow& row : plan.rows) {
     LiveChoice& choice = ChoiceOf(row);
     const bool late = std::exchange(choice.late, false);
+    if (plan.lane == Lane::kPrefill)
+      counters_.recomputed_tokens += std::max<int64_t>(0, std::min(EndOf(row), choice.computed) - row.start);
+    choice.computed = std::max(choice.computed, EndOf(row));
     const bool counts = !late && !choice.ended;  // not ended meanwhile, with the step in flight
     outcomes.push_back({.accepted = counts ? row.count : 0});
     if (counts) TakeRow(plan, row, result.wants);
@@ -250,6 +256,7 @@ void RequestLife::ForkSiblings(LiveChoice& parent) {
   for (size_t c = 1; c < parent.live->choices.size(); ++c) {
     LiveChoice& sibling = parent.live->choices[c];
     sibling.moments = parent.moments;
+    sibling.computed = parent.computed;
     scheduler_.Fork(parent, &sibling);
   }
 }
@@ -338,9 +345,7 @@ void RequestLife::EndChoice(LiveChoice& choice, ChoiceEnd end, std::optional<Tok
   output.token = std::move(last_token);
   output.end = std::move(end);
 
-  const bool all_ended = std::all_of(live.choices.begin(), live.choices.end(),
-                                     [](const LiveChoice& other) { return other.ended; });
-  if (!all_ended) return;
+  if (!live.all_ended()) return;
   ++counters_.finished_requests;
   if (output.end->reason == FinishReason::kCancelled) ++counters_.cancelled_requests;
   if (std::exchange(live.queued, false)) inbox_.LeaveQueue(live);

@@ -23,6 +23,7 @@ OutputProcessor::OutputProcessor(const EngineLimits& limits, Signal& engine_wake
       most_unread_bytes_(limits.max_unread_bytes),
       engine_wake_(engine_wake),
       on_done_(std::move(on_done)),
+      metrics_(limits.context),
       ring_(static_cast<size_t>(limits.output_queue_steps)),
       thread_([this] { Run(); }) {}
 
@@ -49,7 +50,12 @@ void OutputProcessor::Run() {
 }
 
 void OutputProcessor::Deliver(ChoiceOutput& output) {
-  if (output.started) output.request->stream->PutStarted(std::move(*output.started));
+  if (output.started) {
+    const Request& request = output.request->request;
+    const bool has_begun = output.timings.first_chunk_ns != 0;
+    if (has_begun && request.counted != nullptr) request.counted->prompt += std::ssize(request.prompt);
+    output.request->stream->PutStarted(std::move(*output.started));
+  }
   ChoiceText& text = output.request->texts[static_cast<size_t>(output.choice)];
   if (text.finished()) return;  // computed beyond a stop string
   const std::string* stop = output.token ? DeliverToken(output, text) : nullptr;
@@ -64,7 +70,7 @@ const std::string* OutputProcessor::DeliverToken(ChoiceOutput& output, ChoiceTex
       !ends_by_id || (request.stopping.include_stop && output.end->reason != FinishReason::kStop);
   int64_t& last_token_ns = output.request->last_token_ns[static_cast<size_t>(output.choice)];
   const int64_t token_ns = output.timings.finished_ns;  // of the step that computed it
-  metrics_.OnToken(output.timings, token_ns, std::exchange(last_token_ns, token_ns));
+  metrics_.OnToken(request, output.choice, output.timings, token_ns, std::exchange(last_token_ns, token_ns));
 
   ChoiceText::Shown gain;
   const auto spelling = shown ? ChoiceText::Spelling::kShown : ChoiceText::Spelling::kHidden;
@@ -117,10 +123,14 @@ void OutputProcessor::FinishChoice(const ChoiceOutput& output, ChoiceText& text,
     if (request.outcome.ok()) request.outcome = output.end->status;
     if (!output.token) FlushHeldText(output, text);
   }
-  metrics_.OnFinished(finished.reason);
+  const int64_t last_token_ns = request.last_token_ns[static_cast<size_t>(output.choice)];
+  metrics_.OnChoiceFinished(finished.reason, request.request, finished.timings, last_token_ns, text.tokens());
+  const bool is_last = ++request.choices_finished == request.request.choices;
+  if (is_last && OutputMetrics::EndsWell(finished.reason))
+    metrics_.OnRequestFinished(request.request, finished.usage, request.most_tokens());
   request.stream->PutFinished(std::move(finished));
 
-  if (++request.choices_finished < request.request.choices) return;
+  if (!is_last) return;
   on_done_();
   request.stream->PutDone(request.outcome);
 }

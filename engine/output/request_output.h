@@ -2,6 +2,7 @@
 // how far each has come. A part of the request's life, which outlives its last output.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -39,6 +40,12 @@ struct RequestOutput {
   std::vector<int64_t> last_token_ns;  // [n] when its last token was computed; 0: none
   int32_t choices_finished = 0;
   Status outcome;  // the first that was not OK
+
+  int64_t most_tokens() const {  // of a choice
+    int64_t most = 0;
+    for (const ChoiceText& text : texts) most = std::max(most, text.tokens());
+    return most;
+  }
 };
 
 }  // namespace tramontane

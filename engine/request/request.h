@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/kv/kv_owner.h"
+#include "engine/request/token_counts.h"
 #include "kernels/context_policy.h"
 #include "kernels/core/status.h"
 #include "models/chat/thought_marks.h"
@@ -69,6 +70,12 @@ struct ShareParams {
 inline constexpr int32_t kMostPriority = 1'000;  // and the least is as far below 0
 inline constexpr int32_t kMostWeight = 1'000;
 
+// Of what came before received_ns: a part of the parsing may be behind it.
+struct ArrivalTimes {
+  int64_t begun_ns = 0;  // the first byte, on the engine's clock; 0: received_ns
+  int64_t receive_ns = 0, parse_ns = 0;
+};
+
 struct Request {
   std::string id;
   std::vector<int32_t> prompt;  // token ids, at least one
@@ -94,6 +101,8 @@ struct Request {
   int64_t deadline_ns = 0;  // on the engine's clock; past it: DEADLINE_EXCEEDED. 0: none
   int64_t received_ns = 0;
   int64_t tokenized_ns = 0;
+  ArrivalTimes arrival;
+  std::shared_ptr<TokenCounts> counted;  // where its tokens are; null: nowhere but in all
 
   // When its deadline or its limit of time ends it, whichever is first; INT64_MAX where it has neither.
   int64_t OutOfTimeNs() const {

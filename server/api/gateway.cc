@@ -30,15 +30,19 @@ ApiError EndpointFault(const std::exception& fault) {
   return error;
 }
 
-// Counts an answer when it begins; maybe when the gateway is gone already.
-std::function<void(int status)> OnAnswer(std::shared_ptr<HttpCounts> counts, std::string_view path) {
-  return [counts = std::move(counts), path](int status) { counts->Count(path, status); };
-}
-
 // As the table has it; what it has not as it was asked for.
 std::string RouteText(const RouteMatch& match, const HttpRequest& request) {
   if (match.route == nullptr) return request.path.substr(0, kMaxLoggedFieldBytes);
   return (match.route->spelling == Spelling::kApi ? "/v1" : "") + std::string(match.path);
+}
+
+bool Generates(const RouteMatch& match) {
+  return match.route != nullptr && match.route->what == Route::What::kGenerates;
+}
+
+// Outlives the gateway, as exchanges may.
+AnswerWatch WatchOf(const GatewayOptions& options, const RouteMatch& match, const HttpRequest& request) {
+  return {options.http_counts, Generates(match) ? options.request_counts : nullptr, match.path, request};
 }
 
 // Of whatever the answer is.
@@ -84,27 +88,23 @@ struct DoorRoutes {
 
 // What the transport refuses is said in the words of its route, counted and readable by pages as
 // every other answer is.
-RefusalWriter RefusalWriterOf(std::shared_ptr<HttpCounts> counts, const GatewayOptions& options,
-                              const DoorRoutes& routes) {
-  return
-      [counts = std::move(counts), options, routes](const HttpRefusal& refusal, const HttpRequest& request) {
-        const RouteMatch match = routes.Find(request);
-        HttpResponse response = ErrorResponse(*match.dialect, ToApiError(refusal), request);
-        const HttpHeaders headers = WithRateLimits(AnswerHeaders(options, request), request);
-        response.headers.insert(response.headers.end(), headers.begin(), headers.end());
-        counts->Count(match.path, response.status);
-        return response;
-      };
+RefusalWriter RefusalWriterOf(const GatewayOptions& options, const DoorRoutes& routes) {
+  return [options, routes](const HttpRefusal& refusal, const HttpRequest& request) {
+    const RouteMatch match = routes.Find(request);
+    HttpResponse response = ErrorResponse(*match.dialect, ToApiError(refusal), request);
+    const HttpHeaders headers = WithRateLimits(AnswerHeaders(options, request), request);
+    response.headers.insert(response.headers.end(), headers.begin(), headers.end());
+    WatchOf(options, match, request).OnRefused(response);
+    return response;
+  };
 }
 
 // Who asks is known before the body is waited for.
-std::optional<HttpResponse> AttachCaller(const GatewayOptions& options,
-                                         const std::shared_ptr<HttpCounts>& counts, const DoorRoutes& routes,
+std::optional<HttpResponse> AttachCaller(const GatewayOptions& options, const DoorRoutes& routes,
                                          HttpRequest* request) {
   const RouteMatch match = routes.Find(*request);
-  const bool generates = match.route != nullptr && match.route->generates;
   const auto record =
-      std::make_shared<AnswerRecord>(options.request_log, RouteText(match, *request), generates);
+      std::make_shared<AnswerRecord>(options.request_log, RouteText(match, *request), Generates(match));
   request->attached = record;
   auto refusal = IdentifyCaller({.request = *request, .match = match, .options = options}, &record->caller);
   record->caller.trace = TraceOf(*request);
@@ -112,7 +112,7 @@ std::optional<HttpResponse> AttachCaller(const GatewayOptions& options,
   if (!refusal) return std::nullopt;
   const HttpHeaders headers = WithRateLimits(AnswerHeaders(options, *request), *request);
   refusal->headers.insert(refusal->headers.end(), headers.begin(), headers.end());
-  counts->Count(match.path, refusal->status);
+  WatchOf(options, match, *request).OnRefused(*refusal);
   return refusal;
 }
 
@@ -122,15 +122,14 @@ std::function<std::shared_ptr<ssl_ctx_st>()> TlsContextOf(const GatewayOptions& 
   return [files = options.tls] { return files->context(); };
 }
 
-HttpServerOptions ServerOptionsOf(const GatewayOptions& options, const std::shared_ptr<HttpCounts>& counts,
-                                  const DoorRoutes& routes) {
+HttpServerOptions ServerOptionsOf(const GatewayOptions& options, const DoorRoutes& routes) {
   return {.address = options.address,
           .io_threads = options.io_threads,
           .handler_threads = options.handler_threads,
           .limits = options.limits,
-          .write_refusal = RefusalWriterOf(counts, options, routes),
-          .on_header = [&options, counts, routes](
-                           HttpRequest* request) { return AttachCaller(options, counts, routes, request); },
+          .write_refusal = RefusalWriterOf(options, routes),
+          .on_header = [&options,
+                        routes](HttpRequest* request) { return AttachCaller(options, routes, request); },
           .on_answered = [log = options.request_log](const HttpRequest& request,
                                                      int status) { TellAnswered(log, request, status); },
           .unread_answers = options.unread_answers,
@@ -144,7 +143,7 @@ struct Gateway::Impl {
       : options(std::move(given)),
         routes(all_routes, options),
         shapes(options.field_limits),
-        context{client, options, *counts, leaving, &shapes} {}
+        context{client, options, leaving, &shapes} {}
 
   void Handle(const std::shared_ptr<HttpExchange>& received) const;
   void Run(const Route& route, const std::shared_ptr<GatewayExchange>& exchange) const;
@@ -152,7 +151,6 @@ struct Gateway::Impl {
   const GatewayOptions options;
   const DoorRoutes routes;
   const RequestShapes shapes;
-  const std::shared_ptr<HttpCounts> counts = std::make_shared<HttpCounts>();
   const GatewayContext context;
   std::atomic<bool> leaving{false};
   std::atomic<bool> draining{false};
@@ -167,7 +165,7 @@ void Gateway::Impl::Handle(const std::shared_ptr<HttpExchange>& received) const 
   const auto exchange = std::make_shared<GatewayExchange>(
       received, *match.dialect,
       [headers = AnswerHeaders(options, request), &request] { return WithRateLimits(headers, request); },
-      OnAnswer(counts, match.path));
+      WatchOf(options, match, request));
   auto answer = PassStages({.request = request, .match = match, .options = options, .draining = draining});
   if (answer) return exchange->Respond(*std::move(answer));
   const Route& route = *match.route;
@@ -188,9 +186,11 @@ StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options, Infere
   if (options.doorkeeper == nullptr) {
     options.doorkeeper = std::make_shared<const Doorkeeper>();
   }
+  if (options.http_counts == nullptr) options.http_counts = NewHttpCounts(routes);
+  if (options.request_counts == nullptr) options.request_counts = std::make_shared<RequestCounts>();
   auto impl = std::make_unique<Impl>(std::move(options), client, routes);
   TM_ASSIGN_OR_RETURN(impl->server,
-                      HttpServer::Start(ServerOptionsOf(impl->options, impl->counts, impl->routes),
+                      HttpServer::Start(ServerOptionsOf(impl->options, impl->routes),
                                         [impl = impl.get()](const std::shared_ptr<HttpExchange>& exchange) {
                                           impl->Handle(exchange);
                                         }));
@@ -201,6 +201,8 @@ Gateway::Gateway(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Gateway::~Gateway() = default;
 
 const std::string& Gateway::address() const { return impl_->server->address(); }
+int64_t Gateway::connections() const { return impl_->server->connections(); }
+int64_t Gateway::held_body_bytes() const { return impl_->server->held_body_bytes(); }
 
 void Gateway::Leave() {
   impl_->leaving = true;

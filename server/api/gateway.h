@@ -28,6 +28,8 @@ class Gateway {
 
   // "127.0.0.1:8000", with the port that was really taken.
   const std::string& address() const;
+  int64_t connections() const;      // that are open
+  int64_t held_body_bytes() const;  // of requests that are not yet parsed
 
   // From now on /ready is 503 and connections close after their answer; requests are taken all the same.
   void Leave();

@@ -23,49 +23,53 @@ bool Matches(const Route& route, std::string_view exact, std::string_view api) {
          path.ends_with(route.path.substr(star + 1));
 }
 
-Route Generating(std::string_view path, Endpoint endpoint) {
-  Route route = {"POST", path, endpoint};
-  route.generates = true;
-  return route;
-}
-
 }  // namespace
 
 const std::vector<Route>& Routes() {
   using enum Spelling;
   using enum AnsweredOn;
   using enum OnDoors;
+  using enum Route::What;
   constexpr bool kOpen = true;
   static const std::vector<Route> routes = {
-      Generating("/chat/completions", AnswerChatCompletions),
+      {"POST", "/chat/completions", AnswerChatCompletions, kGenerates},
       {"POST", "/chat/completions/render", AnswerRenderChat},
-      Generating("/completions", AnswerCompletions),
+      {"POST", "/completions", AnswerCompletions, kGenerates},
       {"POST", "/completions/render", AnswerRenderCompletions},
-      Generating("/fim/completions", AnswerFillInMiddle),
-      Generating("/responses", AnswerResponses),
-      Generating("/score", AnswerScore),
+      {"POST", "/fim/completions", AnswerFillInMiddle, kGenerates},
+      {"POST", "/responses", AnswerResponses, kGenerates},
+      {"POST", "/score", AnswerScore, kGenerates},
       {"POST", "/tokenize", AnswerTokenize},
       {"POST", "/detokenize", AnswerDetokenize},
       {"GET", "/models", AnswerModels},
       {"GET", "/models/*", AnswerModel},
       {"GET", "/sessions", AnswerSessions},
       {"DELETE", "/sessions/*", AnswerDeleteSession},
-      {"POST", "/v1/sessions/*/save", AnswerSaveSession, kExact},
-      {"POST", "/v1/sessions/*/restore", AnswerRestoreSession, kExact},
-      {"GET", "/tokenizer_info", AnswerTokenizerInfo, kExact},
-      {"GET", "/openapi.json", AnswerOpenApi, kExact},
-      {"GET", "/health", AnswerHealth, kExact, kIoThread, kBoth, kOpen},
-      {"GET", "/ready", AnswerReady, kExact, kIoThread, kBoth, kOpen},
-      {"GET", "/ping", AnswerPing, kExact, kIoThread, kPublic, kOpen},
-      {"POST", "/ping", AnswerPing, kExact, kIoThread, kPublic, kOpen},
-      {"GET", "/version", AnswerVersion, kExact, kIoThread, kPublic, kOpen},
-      {"GET", "/load", AnswerLoad, kExact, kIoThread},
-      {"GET", "/metrics", AnswerMetrics, kExact, kIoThread, kBoth, kOpen},
-      {"GET", "/debug/trace", AnswerTrace, kExact, kIoThread, kAdmin},
-      {"GET", "/debug/kv", AnswerKvTables, kExact, kIoThread, kAdmin},
-      {"GET", "/debug/requests", AnswerLiveRequests, kExact, kIoThread, kAdmin},
+      {"POST", "/v1/sessions/*/save", AnswerSaveSession, kOther, kExact},
+      {"POST", "/v1/sessions/*/restore", AnswerRestoreSession, kOther, kExact},
+      {"GET", "/tokenizer_info", AnswerTokenizerInfo, kOther, kExact},
+      {"GET", "/openapi.json", AnswerOpenApi, kOther, kExact},
+      {"GET", "/health", AnswerHealth, kOther, kExact, kIoThread, kBoth, kOpen},
+      {"GET", "/ready", AnswerReady, kOther, kExact, kIoThread, kBoth, kOpen},
+      {"GET", "/ping", AnswerPing, kOther, kExact, kIoThread, kPublic, kOpen},
+      {"POST", "/ping", AnswerPing, kOther, kExact, kIoThread, kPublic, kOpen},
+      {"GET", "/version", AnswerVersion, kOther, kExact, kIoThread, kPublic, kOpen},
+      {"GET", "/load", AnswerLoad, kOther, kExact, kIoThread},
+      {"GET", "/metrics", AnswerMetrics, kOther, kExact, kIoThread, kBoth, kOpen},
+      {"GET", "/debug/trace", AnswerTrace, kOther, kExact, kIoThread, kAdmin},
+      {"GET", "/debug/kv", AnswerKvTables, kOther, kExact, kIoThread, kAdmin},
+      {"GET", "/debug/requests", AnswerLiveRequests, kOther, kExact, kIoThread, kAdmin},
   };
   return routes;
+}
+
+std::shared_ptr<HttpCounts> NewHttpCounts(const std::vector<Route>& routes) {
+  std::vector<HttpCounts::Handler> handlers;
+  for (const Route& route : routes) {
+    const char* prefix = route.spelling == Spelling::kApi ? "/v1" : "";
+    handlers.push_back({route.method, route.path, prefix + std::string(route.path)});
+  }
+  return std::make_shared<HttpCounts>(handlers);
 }
 
 namespace {

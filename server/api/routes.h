@@ -2,6 +2,7 @@
 // constant.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,18 +35,26 @@ enum class OnDoors {
 };
 
 struct Route {
+  enum class What {
+    kGenerates,  // or scores: it is counted as a request (RequestCounts)
+    kOther,
+  };
+
   std::string_view method;
   std::string_view path;  // without "/v1"; a "*" stands for a name, the rest where it is last: "/models/*"
   Endpoint endpoint;
+  What what = What::kOther;
   Spelling spelling = Spelling::kApi;
   AnsweredOn thread = AnsweredOn::kHandlerThread;
   OnDoors doors = OnDoors::kPublic;
   bool is_open = false;               // without a key, where others need one
   const Dialect* dialect = &kOpenAi;  // in which all errors are said behind its path
-  bool generates = false;             // the model computes what is asked for
 };
 
 const std::vector<Route>& Routes();
+
+// Counts for all of them, of which the label is "/v1/models" for a path that may be spelled so.
+std::shared_ptr<HttpCounts> NewHttpCounts(const std::vector<Route>& routes = Routes());
 
 // What is found for a request. Always: a path with a percent-escaped letter or digit is nobody's, so that
 // rules about paths, in a proxy before this server, see every path as it is routed.

@@ -55,6 +55,7 @@ class WorkQueue {
   bool IsLong(const WorkPiece& piece) const { return piece.bytes >= options_.long_bytes; }
   int64_t waiting() const { return waiting_; }
   int64_t running() const { return running_; }
+  int64_t pending_bytes() const { return pending_bytes_; }  // waiting and running
   const WorkerPoolOptions& options() const { return options_; }
 
  private:

@@ -81,4 +81,9 @@ int64_t WorkerPool::pending() const {
 
 int64_t WorkerPool::TellNextRoomNs() { return drain_.TellNextNs(NowNs()); }
 
+int64_t WorkerPool::pending_bytes() const {
+  std::lock_guard lock(mutex_);
+  return queue_.pending_bytes();
+}
+
 }  // namespace tramontane

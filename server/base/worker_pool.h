@@ -39,7 +39,8 @@ class WorkerPool {
   // As WaitIdle, and the threads end: what comes later is not done.
   void Join();
 
-  int64_t pending() const;  // waiting and running
+  int64_t pending() const;        // waiting and running
+  int64_t pending_bytes() const;  // of their input
   // For a piece that was refused: when there may be room for it (QueueDrain).
   int64_t TellNextRoomNs();
   const WorkerPoolOptions& options() const { return queue_.options(); }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -136,11 +137,25 @@ Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& con
   GatewayOptions options = GatewayOptionsOf(config, doors);
   ByteBudget unread_answers(config.max_unread_answer_bytes);
   options.unread_answers = &unread_answers;
-  options.metrics = [&client] {
-    return GatewayMetricsText(client.backends(), client.unsent(),
-                              {.dropped_log_lines = DroppedLogLines(), .reloads = ReloadCounts()});
+  const auto requests = std::make_shared<RequestCounts>();
+  options.request_counts = requests;
+  options.counts_events = true;
+  std::atomic<const Gateway*> door{nullptr};  // the first scrape may come before there is one here
+  std::atomic<bool> draining{false};
+  options.metrics = [&] {
+    ProcessCounts process = {.dropped_log_lines = DroppedLogLines(),
+                             .reloads = ReloadCounts(),
+                             .version = TRAMONTANE_VERSION,
+                             .draining = draining};
+    process.held.unread_answers = unread_answers.bytes();
+    if (const Gateway* http = door) {
+      process.connections.http = http->connections();
+      process.held.request_bodies = http->held_body_bytes();
+    }
+    return GatewayMetricsText(client.backends(), client.unsent(), *requests, process);
   };
   TM_ASSIGN_OR_RETURN(const std::unique_ptr<Gateway> gateway, Gateway::Start(std::move(options), keyed));
+  door = gateway.get();
   // A server may also come later: until then /ready says 503.
   if (!WaitForBackend(client)) spdlog::warn("no server is up yet of {}", fmt::join(arguments.backends, ", "));
   spdlog::info(
@@ -156,6 +171,7 @@ Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& con
   while (!StopRequested(kLookMs)) heap.Look(std::chrono::steady_clock::now());
   WaitForBalancers(config.drain_delay, [&] { gateway->Leave(); }, [] { return false; });
   spdlog::info("stopping: new requests are refused, what runs may finish within {} s", config.drain_timeout);
+  draining = true;
   if (!gateway->Drain(static_cast<int64_t>(config.drain_timeout * 1e9))) {
     spdlog::warn("stopping: the drain timeout is over, what still runs is cancelled");
   }

@@ -201,6 +201,7 @@ ServerOptions ServerOptionsOf(const ServeConfig& config, const EngineLimits& lim
   const bool is_auto = config.grpc_reflection == "auto";
   options.grpc_reflection = is_auto ? config.api_keys.empty() : config.grpc_reflection == "on";
   options.protect_metrics = config.protect_metrics;
+  options.legacy_metrics = config.legacy_metrics;
   options.any_model = config.any_model;
   options.per_request_metrics = config.per_request_metrics;
   options.strict_fields = config.strict_fields == "on";

@@ -25,6 +25,7 @@
 #include "server/core/request_ids.h"
 #include "server/sessions/session_calls.h"
 #include "server/watch/pending_text.h"
+#include "server/watch/request_counts.h"
 #include "server/watch/request_trace.h"
 #include "server/watch/trace_text.h"
 #include "tramontane/v1/inference.pb.h"
@@ -94,6 +95,7 @@ class InferenceCore {
   // The requests that are open, when the engine has told of those that run. Null: as above.
   std::unique_ptr<PendingText> AskLiveRequests(RpcError* refusal) const;
   RequestTrace& request_trace() { return *request_trace_; }
+  const std::shared_ptr<RequestCounts>& request_counts() const { return request_counts_; }
   SessionCalls& sessions() { return sessions_; }
   RequestIds& request_ids() { return request_ids_; }
   // What clients of both doors have not taken yet of their answers.
@@ -136,6 +138,12 @@ class InferenceCore {
   // room for them, and those that wait for a worker, or are with one.
   void NoteUnsent(int64_t change) { unsent_ += change; }
   int64_t waiting_at_doors() const { return unsent_ + workers_.pending() + compilers_.pending(); }
+  int64_t queued_input_bytes() const { return workers_.pending_bytes() + compilers_.pending_bytes(); }
+
+  // A call that generates was refused before there was a ServedCall for it to end.
+  void NoteRefused(const Caller& caller, const RpcError& refusal) {
+    request_counts_->NoteEnd(caller, EndOfCall(refusal, /*was_taken=*/false));
+  }
 
   // ---- for ServedCall ----
 
@@ -154,6 +162,7 @@ class InferenceCore {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 
   const std::shared_ptr<RequestTrace> request_trace_ = std::make_shared<RequestTrace>();
+  const std::shared_ptr<RequestCounts> request_counts_ = std::make_shared<RequestCounts>();
   ByteBudget unread_answers_;
   SessionCalls sessions_;
   RequestIds request_ids_;

@@ -120,6 +120,10 @@ RpcError ServedCall::Submit(Request request, bool is_chat, std::function<void()>
   request.received_ns = received_ns_;
   request.tokenized_ns = serving_->model.clock->NowNs();
   request.deadline_ns = deadline_ns_;
+  request.arrival = {.begun_ns = stages_.begin_ns(),
+                     .receive_ns = options_.receive_ns,
+                     .parse_ns = options_.parse_ns + parse_ns_};
+  request.counted = core_.request_counts()->TokensOf(caller_);
   stages_.Take(TtftStage::kParse, options_.parse_ns + parse_ns_);
   stages_.End(TtftStage::kTokenize, request.tokenized_ns);
   choices_ = request.choices;
@@ -236,11 +240,19 @@ void ServedCall::NoteContent(const StreamUpdate& update, const std::vector<v1::G
   stages_.End(TtftStage::kPrefillWait, timings.prefilled_ns);
   stages_.End(TtftStage::kSample, timings.first_token_ns);
   stages_.End(TtftStage::kHold, first ? timings.finished_ns : serving_->model.clock->NowNs());
+  Count(TtftStage::kHold);
 }
 
 void ServedCall::NoteDelivered() {
   const bool is_first = stages_.ended(TtftStage::kHold) && !stages_.ended(TtftStage::kDeliver);
-  if (is_first) stages_.End(TtftStage::kDeliver, serving_->model.clock->NowNs());
+  if (!is_first) return;
+  stages_.End(TtftStage::kDeliver, serving_->model.clock->NowNs());
+  Count(TtftStage::kDeliver);
+}
+
+// Of those that begin with the first token; the others are counted where that is delivered (OutputMetrics).
+void ServedCall::Count(TtftStage stage) const {
+  core_.request_counts()->ObserveStage(stage, first_->usage.prompt_tokens, stages_.ns(stage));
 }
 
 void ServedCall::SetStages(v1::Finished* finished) const {
@@ -268,6 +280,10 @@ void ServedCall::End(const RpcError& outcome) {
   session_.LetGo();
   if (registered_) core_.request_ids().Remove(caller_.identity, request_id_);
   if (counted_ && core_.request_trace().on()) Trace();
+  if (caller_.door != Caller::Door::kHttp) {  // whose are counted by what their clients are told
+    std::lock_guard lock(mutex_);
+    core_.request_counts()->NoteEnd(caller_, EndOfCall(outcome, stream_ != nullptr));
+  }
 }
 
 void ServedCall::Trace() const {

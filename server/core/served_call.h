@@ -111,6 +111,7 @@ class ServedCall {
   void HoldPriority(bool is_asked, int32_t* priority);
   void NoteLeftQueue();
   void NoteContent(const StreamUpdate& update, const std::vector<v1::GenerateResponse>& events);
+  void Count(TtftStage stage) const;
   void Trace() const;
   // What the caller is told of an end: of one that the server's own stop brought about, that.
   RpcError ToldOutcome(const Status& status) const;

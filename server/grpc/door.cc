@@ -141,6 +141,8 @@ GrpcDoor::~GrpcDoor() { Stop({}); }
 
 const std::string& GrpcDoor::address() const { return impl_->address; }
 
+int32_t GrpcDoor::connections() const { return impl_->connections.size(); }
+
 void GrpcDoor::SetServing(bool serving) {
   impl_->health.Set(kServiceName, serving ? HealthStatus::SERVING : HealthStatus::NOT_SERVING);
 }

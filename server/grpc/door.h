@@ -37,6 +37,7 @@ class GrpcDoor {
 
   // With the port that was really taken.
   const std::string& address() const;
+  int32_t connections() const;  // that are open
   // Of the health service.
   void SetServing(bool serving);
   // Takes no more connections, ends what is still open after `grace`, and waits for gRPC.

@@ -54,6 +54,7 @@ class EngineRpc : public RawCall {
   void OnMessage(const grpc::ByteBuffer& bytes) final;
   void OnCancel() final { served_.Cancel(); }
   void Describe(RequestLine* line) final;
+  void OnRefused(const RpcError& refusal) final { core_.NoteRefused(caller(), refusal); }
 
   std::shared_ptr<EngineRpc> Self() { return std::static_pointer_cast<EngineRpc>(shared_from_this()); }
   void ScheduleTurn();                                      // output thread

@@ -33,9 +33,11 @@ RawCall::RawCall(GrpcCalls& calls, grpc::GenericCallbackServerContext* context, 
 void RawCall::Begin() {
   self_ = shared_from_this();
   if (connection_ != nullptr) connection_->CallBegan();
-  if (const RpcError refusal = calls_.open.Add(this); !refusal.ok()) return End(refusal);
-  if (!stranger_.ok()) return End(stranger_);
-  OnBegun();
+  RpcError refusal = calls_.open.Add(this);
+  if (refusal.ok()) refusal = stranger_;
+  if (refusal.ok()) return OnBegun();
+  OnRefused(refusal);
+  End(refusal);
 }
 
 void RawCall::ReadNext() {
@@ -55,9 +57,11 @@ void RawCall::OnReadDone(bool ok) {
 }
 
 void RawCall::OnNoMessage() {
-  Finish(context_->IsCancelled() ? grpc::Status::CANCELLED
-                                 : grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
-                                                "the call has no message that the server could read"));
+  const bool is_cancelled = context_->IsCancelled();
+  OnRefused(ToRpcError(Status(is_cancelled ? StatusCode::kCancelled : StatusCode::kInvalidArgument, "")));
+  Finish(is_cancelled ? grpc::Status::CANCELLED
+                      : grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                                     "the call has no message that the server could read"));
 }
 
 void RawCall::EndLate() {
@@ -68,6 +72,7 @@ void RawCall::EndLate() {
       Status(StatusCode::kDeadlineExceeded,
              "the call's message did not come within " + std::to_string(seconds) + " s (grpc_read_timeout)"));
   error.reason = "READ_TIMEOUT";
+  OnRefused(error);
   End(error);
 }
 

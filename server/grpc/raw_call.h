@@ -52,6 +52,8 @@ class RawCall : public grpc::ServerGenericBidiReactor, public std::enable_shared
   virtual void OnMessage(const grpc::ByteBuffer& bytes) = 0;
   // No message comes any more.
   virtual void OnNoMessage();
+  // It ends before its first message was taken; the status comes next. Must not block.
+  virtual void OnRefused(const RpcError& /*refusal*/) {}
   // Another message is wanted.
   void ReadNext();
   // Before a write of so many bytes: its clock. OnWriteDone ends it.

@@ -41,6 +41,7 @@ struct HttpResponse {
   std::string content_type = "application/json";
   HttpHeaders headers = {};  // besides those that the connection writes itself
   std::string body = {};
+  std::string error_code = {};  // not sent: for what counts answers
 };
 
 // Told what happens to a body that is sent as it comes. On the connection's thread; must not block.

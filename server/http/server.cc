@@ -62,6 +62,8 @@ HttpServer::~HttpServer() { Stop(); }
 
 const std::string& HttpServer::address() const { return impl_->acceptor->address(); }
 int64_t HttpServer::open_exchanges() const { return impl_->shared->open_exchanges; }
+int64_t HttpServer::connections() const { return impl_->shared->connections.all(); }
+int64_t HttpServer::held_body_bytes() const { return impl_->shared->held_bytes.bytes(); }
 void HttpServer::CloseWhenAnswered() { impl_->shared->closing = true; }
 
 bool HttpServer::WaitForAnswers(int64_t timeout_ns) const {

@@ -57,6 +57,8 @@ class HttpServer {
   // Connections close when they have answered what they have begun to read; new ones too.
   void CloseWhenAnswered();
   int64_t open_exchanges() const;
+  int64_t connections() const;      // that are open
+  int64_t held_body_bytes() const;  // of requests that are not yet parsed
   // False when some are still open after the time.
   bool WaitForAnswers(int64_t timeout_ns) const;
 

@@ -8,11 +8,12 @@
 
 #include "server/remote/remote_client.h"
 #include "server/watch/process_counts.h"
+#include "server/watch/request_counts.h"
 
 namespace tramontane {
 
 // `unsent`: prompts of completions that wait for room at a server.
 std::string GatewayMetricsText(const std::vector<BackendState>& backends, int64_t unsent,
-                               const ProcessCounts& process);
+                               const RequestCounts& requests, const ProcessCounts& process);
 
 }  // namespace tramontane

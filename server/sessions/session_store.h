@@ -116,6 +116,11 @@ class SessionStore {
   // INVALID_ARGUMENT, or as Find.
   RpcError Delete(const SessionKey& key, const std::string& cache_salt);
 
+  int64_t bytes() const {  // of all that is kept
+    const std::lock_guard lock(mutex_);
+    return bytes_;
+  }
+
   static RpcError NotFoundError(const std::string& name);
 
  private:
@@ -153,7 +158,7 @@ class SessionStore {
   void Erase(Kept& kept);  // that is not in idle_
 
   const SessionStoreOptions options_;
-  std::mutex mutex_;  // guards the rest
+  mutable std::mutex mutex_;  // guards the rest
   const Clock* clock_ = nullptr;
   Entries entries_;
   Shares shares_;          // of whoever has any

@@ -127,6 +127,8 @@ const std::vector<Setting>& ServeSettings() {
       OneOf("grpc_reflection", &C::grpc_reflection, {"auto", "on", "off"}, "auto|on|off",
             "gRPC's service that tells clients which calls there are; auto: where nobody needs a key"),
       Switch("protect_metrics", &C::protect_metrics, "GET /metrics needs an API key too"),
+      Switch("legacy_metrics", &C::legacy_metrics,
+             "GET /metrics has three names besides that vLLM has given up (docs/metrics.md)"),
       Group("requests"),
       Switch("any_model", &C::any_model, "HTTP takes any model's name for the one that is served"),
       Switch("per_request_metrics", &C::per_request_metrics,

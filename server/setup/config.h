@@ -54,6 +54,7 @@ struct ServeConfig {
   std::vector<std::string> trusted_proxy;  // whose X-Forwarded-For is believed
   std::string grpc_reflection = "auto";    // auto: without keys; on, off
   bool protect_metrics = false;
+  bool legacy_metrics = false;
   bool any_model = false;
   bool per_request_metrics = false;
   std::string strict_fields = "on";  // on, off

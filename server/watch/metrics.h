@@ -8,13 +8,19 @@
 
 #include "server/call/served_model.h"
 #include "server/watch/process_counts.h"
+#include "server/watch/request_counts.h"
 
 namespace tramontane {
 
-// Under the names that vLLM's dashboards and routers read, each with `model_name`, and our own
-// (tramontane_*). It counts what the engine did, so requests of both doors are in it.
-// `waiting_at_doors`: requests that have not reached the engine.
-std::string ServerMetricsText(const ServedModel& model, const ProcessCounts& process,
-                              int64_t waiting_at_doors = 0);
+struct ServerMetrics {
+  const ServedModel* model = nullptr;  // null: it is still loading, and the engine's families are not there
+  const RequestCounts* requests = nullptr;
+  ProcessCounts process = {};    // without the engine's part of what is held
+  int64_t waiting_at_doors = 0;  // requests that have not reached the engine
+  bool legacy_names = false;     // three more, which vLLM has renamed since
+};
+
+// The families of metric_families.h, but for those that HttpCounts has.
+std::string ServerMetricsText(ServerMetrics metrics);
 
 }  // namespace tramontane

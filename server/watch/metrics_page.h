@@ -1,40 +1,39 @@
-// MetricsPage: families of metrics in the making, and their text in Prometheus' format.
+// MetricsPage: a page of /metrics in the making, in Prometheus' text format (text/plain; version=0.0.4).
 // One thread.
 #pragma once
 
-#include <prometheus/metric_family.h>
-
 #include <cstdint>
+#include <initializer_list>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
-#include "engine/output/output_metrics.h"
+#include "engine/output/histogram.h"
 #include "server/watch/process_counts.h"
 
 namespace tramontane {
 
 class MetricsPage {
  public:
-  using Type = prometheus::MetricType;
-  using Labels = std::vector<prometheus::ClientMetric::Label>;
+  using Values = std::initializer_list<std::string_view>;
 
-  // Every metric carries the labels that all have in common.
-  explicit MetricsPage(Labels common) : common_(std::move(common)) {}
+  // Families of the engine carry these two as well; "": they do not.
+  explicit MetricsPage(std::string_view model_name = {}, std::string_view engine = {});
 
-  // Opens a family; metrics go into the last one opened.
-  void Family(Type type, std::string name, std::string help);
-  void Value(int64_t value, Labels labels = {}) { Value(static_cast<double>(value), std::move(labels)); }
-  void Value(double value, Labels labels = {});
-  void Histogram(const LatencyHistogram& latencies);
+  // A row of a family of metric_families.h. `values`: of its labels, in their order.
+  void Set(std::string_view family, int64_t value, Values values = {});
+  void Set(std::string_view family, double value, Values values = {});
+  void Set(std::string_view family, const Histogram& histogram, Values values = {});
 
+  // The families that have rows, in the table's order.
   std::string Text() const;
 
  private:
-  prometheus::ClientMetric& Add(Labels labels);
+  // Where its rows go; `labels`: what stands between the braces.
+  std::string& Begin(std::string_view family, Values values, std::string* labels);
 
-  const Labels common_;
-  std::vector<prometheus::MetricFamily> families_;
+  std::string engine_labels_;
+  std::vector<std::string> rows_;  // [families]
 };
 
 // What both pages tell of this process.

@@ -131,16 +131,17 @@ class ChatTest(OpenAiCase):
         self.assertGreater(client.max_retries, 0)
         ask = {"model": MODEL, "max_tokens": 1, "extra_body": {"session": "edited"}}
         client.chat.completions.create(messages=user(GREETING), **ask)
+        before = self.refused("/v1/chat/completions")
         with self.assertRaises(openai.ConflictError) as refused:
             client.chat.completions.create(messages=user("Edited"), **ask)
         self.assertEqual(refused.exception.code, "session_differs")
         self.assertEqual(refused.exception.response.headers["x-should-retry"], "false")
-        self.assertEqual(self.answered("/chat/completions", 409), 1)
+        self.assertEqual(self.refused("/v1/chat/completions"), before + 1)
 
-    def answered(self, path: str, status: int) -> int:
-        """How many requests the server has answered so."""
+    def refused(self, handler: str) -> int:
+        """How many requests the server has answered with 4xx."""
         with urllib.request.urlopen(self.url + "/metrics") as page:
-            name = f'tramontane_http_requests_total{{path="{path}",status="{status}"}} '
+            name = f'http_requests_total{{handler="{handler}",method="POST",status="4xx"}} '
             counts = [line for line in page.read().decode().splitlines() if line.startswith(name)]
         return int(counts[0].removeprefix(name)) if counts else 0
 

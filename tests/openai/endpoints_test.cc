@@ -91,13 +91,12 @@ class Endpoints : public ::testing::Test {
   }
 
   void Give(Endpoint endpoint, const std::shared_ptr<FakeExchange>& exchange) {
-    endpoint({client_, options_, counts_, draining_},
-             std::make_shared<GatewayExchange>(exchange, kOpenAi, [] { return HttpHeaders(); }, [](int) {}));
+    endpoint({client_, options_, draining_},
+             std::make_shared<GatewayExchange>(exchange, kOpenAi, [] { return HttpHeaders(); }));
   }
 
   FakeInferenceClient client_;
   GatewayOptions options_;
-  const HttpCounts counts_;
   const std::atomic<bool> draining_{false};
 };
 

@@ -16,9 +16,13 @@
 #include <vector>
 
 #include "server/access/doorkeeper.h"
+#include "server/watch/metrics_page.h"
+#include "server/watch/request_counts.h"
 #include "tests/support/fake_inference_client.h"
 #include "tests/support/http_test_client.h"
+#include "tests/support/metrics_text.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/wait_for.h"
 
 namespace tramontane {
 namespace {
@@ -354,13 +358,18 @@ TEST_F(GatewayTest, AnswersAreCountedByRouteAndTold) {
   Ask(HttpGet("/v1/completions", {"X-Request-Id: wrong"}));
   Ask("OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: before\r\n\r\n");
   const std::string text = Ask(HttpGet("/metrics", {"X-Request-Id: six"})).body;
-  for (const char* line :
-       {"{path=\"/models\",status=\"200\"} 1\n", "{path=\"/models/*\",status=\"200\"} 1\n",
-        "{path=\"other\",status=\"404\"} 2\n", "{path=\"/completions\",status=\"403\"} 1\n",
-        "{path=\"/completions\",status=\"405\"} 1\n", "{path=\"/models\",status=\"204\"} 1\n"}) {
-    EXPECT_NE(text.find(std::string("tramontane_http_requests_total") + line), std::string::npos)
+  for (const char* line : {R"({handler="/v1/models",method="GET",status="2xx"} 1)",
+                           R"({handler="/v1/models/*",method="GET",status="2xx"} 1)",
+                           R"({handler="none",method="GET",status="4xx"} 2)",
+                           R"({handler="/v1/completions",method="POST",status="4xx"} 1)",
+                           R"({handler="/v1/completions",method="GET",status="4xx"} 1)",
+                           R"({handler="/v1/models",method="OPTIONS",status="2xx"} 1)",
+                           R"({handler="/v1/score",method="POST",status="5xx"} 0)"}) {
+    EXPECT_NE(text.find(std::string("\nhttp_requests_total") + line + "\n"), std::string::npos)
         << line << text;
   }
+  EXPECT_NE(text.find("http_request_duration_seconds_count{handler=\"/v1/models\"} 2\n"), std::string::npos)
+      << "and the OPTIONS";
   EXPECT_EQ(text.find("made"), std::string::npos) << "what clients make up is no label";
   gateway_->Stop();
   EXPECT_EQ(told, (std::vector<std::string>{
@@ -518,6 +527,69 @@ TEST_F(RequestLineTest, AnIdThatCannotBeOneIsReplaced) {
   const std::vector<RequestLine>& lines = Lines();
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0].id, reply.Header("x-request-id"));
+}
+
+// As the separate gateway does, which has no engine.
+TEST_F(GatewayTest, RequestsAndTokensAreCountedByWhatIsAnswered) {
+  const auto counts = std::make_shared<RequestCounts>();
+  options_.request_counts = counts;
+  options_.counts_events = true;
+  const auto counted = [&counts] {
+    MetricsPage page;
+    counts->AddTo(&page);
+    MetricSeries series = NotZero(SeriesOf(page.Text()), "tramontane_");
+    return series;
+  };
+  const std::string requests = "tramontane_requests_total{key=\"-\",outcome=";
+  const std::string tokens = "tramontane_key_tokens_total{key=\"-\",kind=";
+  EXPECT_EQ(Ask(HttpPost("/v1/completions", R"({"prompt": ["a", "b"], "max_tokens": 2})")).status, 200);
+  EXPECT_EQ(Ask(HttpPost("/v1/completions", R"({"prompt": "a", "max_tokens": 2, "stream": true})")).status,
+            200);
+  MetricSeries expected = {
+      {requests + "\"ok\"}", 2}, {tokens + "\"prompt\"}", 3}, {tokens + "\"generation\"}", 6}};
+  EXPECT_EQ(counted(), expected);
+
+  client_.on_generate = [](FakeInferenceCall& call) {
+    call.Put(StartedEvent(1));
+    call.Put(DeltaEvent(0, "words", 5));
+    const bool is_aborted = call.request().stopping().max_tokens() == 1;
+    call.End(is_aborted ? ToRpcError(Status(StatusCode::kCancelled, "aborted"))
+                        : UnavailableError("STOPPED", "the server stopped"));
+  };
+  Ask(HttpPost("/v1/completions", R"({"prompt": "a", "max_tokens": 1, "stream": true})"));
+  Ask(HttpPost("/v1/completions", R"({"prompt": "a", "max_tokens": 2, "stream": true})"));
+  Ask(HttpPost("/v1/completions", R"({"prompt": "a", "max_tokens": 2})"));
+  expected[requests + "\"cancelled\"}"] = 1;
+  expected[requests + "\"error\"}"] = 2;
+  expected[tokens + "\"prompt\"}"] += 3;
+  expected[tokens + "\"generation\"}"] += 15;
+  EXPECT_EQ(counted(), expected);
+
+  client_.refuse = [](const auto&) { return BusyError("QUEUE_FULL", "no room"); };
+  EXPECT_EQ(Ask(HttpPost("/v1/completions", kCompletion)).status, 429);
+  expected[requests + "\"refused\"}"] = 1;
+  expected["tramontane_refused_total{reason=\"queue_full\"}"] = 1;
+  EXPECT_EQ(counted(), expected);
+
+  client_.refuse = nullptr;
+  client_.on_generate = nullptr;
+  HttpTestClient hangs_up(gateway_->address());
+  hangs_up.Send(HttpPost("/v1/completions", kCompletion));
+  const auto call = client_.WaitForCall(client_.calls_made());
+  hangs_up.Reset();
+  expected[requests + "\"cancelled\"}"] = 2;
+  WaitFor([&] { return counted() == expected; });
+  // What could not be unpacked is answered in the exchange's stead, and is one refusal.
+  const std::string no_gzip = "content-encoding: gzip\r\ncontent-length: 4\r\n\r\nabcd";
+  EXPECT_EQ(
+      Ask("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n" + no_gzip)
+          .status,
+      400);
+  expected[requests + "\"refused\"}"] = 2;
+  expected["tramontane_refused_total{reason=\"invalid\"}"] = 1;
+  EXPECT_EQ(counted(), expected);
+  gateway_->Stop();
+  EXPECT_EQ(counted(), expected) << "each once";
 }
 
 TEST_F(GatewayTest, AStreamWhoseCallIsEndedSaysSoOnce) {

@@ -81,9 +81,8 @@ class GenerationTest : public ::testing::Test {
     plan.room = room_;
     plan.writer = std::make_unique<TextWriter>(plan.stream, writer_);
     exchange->Post([this] { io_thread_ = std::this_thread::get_id(); });
-    RunGeneration(
-        client_, std::move(plan),
-        std::make_shared<GatewayExchange>(exchange, kOpenAi, [] { return HttpHeaders(); }, [](int) {}));
+    RunGeneration(client_, std::move(plan),
+                  std::make_shared<GatewayExchange>(exchange, kOpenAi, [] { return HttpHeaders(); }));
   }
   void Post(const std::string& path, const std::vector<std::string>& headers = {}) {
     ASSERT_TRUE(http_->Send(HttpPost(path, "{}", headers)));

@@ -52,9 +52,8 @@ class TimingTest : public ::testing::Test {
     stage_ =
         std::make_unique<ConnectionStage>(limits_, [this](const std::shared_ptr<HttpExchange>& exchange) {
           exchange->RunOnHandler([this, exchange] {
-            endpoint_({client_, options_, counts_, draining_},
-                      std::make_shared<GatewayExchange>(
-                          exchange, kOpenAi, [] { return HttpHeaders(); }, [](int) {}));
+            endpoint_({client_, options_, draining_},
+                      std::make_shared<GatewayExchange>(exchange, kOpenAi, [] { return HttpHeaders(); }));
           });
         });
   }
@@ -92,7 +91,6 @@ class TimingTest : public ::testing::Test {
   HttpLimits limits_;
   GatewayOptions options_;
   FakeInferenceClient client_;
-  const HttpCounts counts_;
   const std::atomic<bool> draining_{false};
   Endpoint endpoint_ = AnswerCompletions;
   std::unique_ptr<ConnectionStage> stage_;

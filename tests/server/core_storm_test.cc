@@ -329,7 +329,9 @@ void StormCaller::AskUnary() {
     }
     default:
       if (core_.serving() == nullptr) return;
-      EXPECT_NE(ServerMetricsText(core_.serving()->model, {}), "");
+      EXPECT_NE(
+          ServerMetricsText({.model = &core_.serving()->model, .requests = core_.request_counts().get()}),
+          "");
   }
 }
 

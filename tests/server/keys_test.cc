@@ -2,7 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,7 +17,9 @@
 #include "server/sessions/session_folder.h"
 #include "tests/server/scripted_server.h"
 #include "tests/support/http_test_client.h"
+#include "tests/support/metrics_text.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/wait_for.h"
 
 namespace tramontane {
 namespace {
@@ -244,6 +250,193 @@ TEST_F(KeyedServer, AnAnswerTellsWhatItsKeyHasLeftAndTheRequestTooMuchWhenToCome
   EXPECT_GT(error.retry_after_ms, 60'000) << "three tokens, of one a minute, and one was there";
   EXPECT_EQ(owed.TrailingMetadata("grpc-retry-pushback-ms"), std::to_string(error.retry_after_ms));
   EXPECT_EQ(owed.InitialMetadata("x-ratelimit-remaining-tokens"), "0");
+}
+
+// ---- metrics --------------------------------------------------------------------------------------
+
+// What a client sees in /metrics after its answer: what was done, and nothing else.
+class CountedServer : public KeyedServer {
+ protected:
+  MetricSeries Scrape() const { return SeriesOf(Ask(HttpGet("/metrics")).body); }
+  // From now on that much more is there than before.
+  void Adds(const std::string& series, double more) { expected_[series] += more; }
+  void Ended(const std::string& key, const std::string& outcome, double prompt = 0, double generation = 0) {
+    Adds("tramontane_requests_total{key=\"" + key + "\",outcome=\"" + outcome + "\"}", 1);
+    if (prompt > 0) Adds("tramontane_key_tokens_total{key=\"" + key + "\",kind=\"prompt\"}", prompt);
+    if (generation > 0) {
+      Adds("tramontane_key_tokens_total{key=\"" + key + "\",kind=\"generation\"}", generation);
+    }
+  }
+  void Refused(const std::string& key, const std::string& reason) {
+    Ended(key, "refused");
+    Adds("tramontane_refused_total{reason=\"" + reason + "\"}", 1);
+  }
+  static MetricSeries Counted(const MetricSeries& page) {
+    MetricSeries counted = NotZero(page, "tramontane_requests_total");
+    counted.merge(NotZero(page, "tramontane_key_tokens_total"));
+    counted.merge(NotZero(page, "tramontane_refused_total"));
+    return counted;
+  }
+  void ExpectCounted(const char* after) const { EXPECT_EQ(Counted(Scrape()), expected_) << after; }
+  HttpReply Complete(const std::string& body, const std::string& key) const {
+    return Ask(WithKey(HttpPost("/v1/completions", body), key));
+  }
+
+  MetricSeries expected_;
+};
+
+TEST_F(CountedServer, AKnownMixOfRequestsMovesCountersByWhatWasDoneBeforeItsAnswersEnd) {
+  const std::vector<std::pair<std::string, std::string>> alice = {{"x-api-key", "key-of-alice"}};
+  ExpectCounted("nothing");
+  EXPECT_EQ(Complete(kCompletion, "key-of-alice").status, 200);
+  Ended("alice", "ok", 3, 2);
+  ExpectCounted("an answer");
+  EXPECT_EQ(Complete(R"({"prompt":[300,301,302],"max_tokens":3,"stream":true})", "key-of-alice").status, 200);
+  Ended("alice", "ok", 3, 3);
+  ExpectCounted("a stream");
+  EXPECT_TRUE(Generate(alice).ok());
+  Ended("alice", "ok", 3, 2);
+  ExpectCounted("a call");
+
+  const std::string first_token = "vllm:time_to_first_token_seconds";
+  const MetricSeries page = Scrape();
+  double stages = SumOf(page, "tramontane_ttft_stage_seconds_sum");
+  for (const char* later : {R"(stage="hold")", R"(stage="deliver")"})
+    stages -= SumOf(page, "tramontane_ttft_stage_seconds_sum", later);
+  EXPECT_NEAR(stages, SumOf(page, first_token + "_sum"), 1e-9);
+  EXPECT_EQ(SumOf(page, "tramontane_ttft_stage_seconds_count", R"(stage="sample",prompt="le128")"), 3);
+  EXPECT_EQ(SumOf(page, "tramontane_ttft_stage_seconds_count", R"(stage="hold",prompt="le128")"), 3);
+  EXPECT_GT(SumOf(page, "tramontane_ttft_stage_seconds_sum", R"(stage="receive")"), 0) << "over HTTP";
+
+  EXPECT_EQ(Complete(R"({"prompt":[300,301,302],"max_tokens":2,"n":2})", "key-of-alice").status, 200);
+  Ended("alice", "ok", 3, 4);
+  ExpectCounted("two choices");
+  EXPECT_EQ(SumOf(Scrape(), first_token + "_count"), 5);
+  EXPECT_EQ(Complete(R"({"prompt":[[300,301],[302,303]],"max_tokens":2})", "key-of-alice").status, 200);
+  Ended("alice", "ok", 4, 4);
+  ExpectCounted("two prompts are one request");
+
+  EXPECT_EQ(Complete("{", "key-of-alice").status, 400);
+  Refused("alice", "invalid");
+  EXPECT_EQ(Complete(R"({"prompt":[300],"max_tokens":99999999})", "key-of-alice").status, 400);
+  Refused("alice", "invalid");
+  Stream nothing(server_->stub(), RequestOfIds({}, 2), alice);
+  EXPECT_EQ(nothing.ReadAll().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  Refused("alice", "invalid");
+  ExpectCounted("faults");
+  EXPECT_EQ(Ask(HttpPost("/v1/completions", kCompletion)).status, 401);
+  Refused("-", "unauthenticated");
+  EXPECT_EQ(Generate({}).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  Refused("-", "unauthenticated");
+  EXPECT_EQ(Complete(kCompletion, "key-of-bob").status, 403);
+  Refused("bob", "forbidden");
+  ExpectCounted("who may not");
+  EXPECT_EQ(Ask(WithKey(HttpGet("/v1/completions"), "key-of-alice")).status, 405);
+  EXPECT_EQ(Ask(WithKey(HttpPost("/tokenize", "{"), "key-of-alice")).status, 400);
+  ExpectCounted("what generates nothing");
+
+  server_->model().SetStepTime(20'000);
+  Stream running(server_->stub(), RequestOfIds({300, 301, 302}, 20000), {{"x-api-key", "key-of-carol"}});
+  ASSERT_TRUE(running.Next());
+  EXPECT_EQ(Complete(kCompletion, "key-of-carol").status, 429);
+  Refused("carol", "key_concurrency");
+  running.Cancel();
+  running.ReadAll();
+  HttpTestClient hangs_up(server_->server().http_address());
+  ASSERT_TRUE(hangs_up.Send(WithKey(
+      HttpPost("/v1/completions", R"({"prompt":[300],"max_tokens":20000,"stream":true})"), "key-of-alice")));
+  hangs_up.ReadUntil("data: ");
+  hangs_up.Reset();
+  WaitFor([this] {
+    const MetricSeries page = Scrape();
+    return SumOf(page, "tramontane_requests_total", "cancelled") == 2 &&
+           SumOf(page, "vllm:request_success_total", "abort") == 2;
+  });
+  server_->model().SetStepTime(0);
+  Ended("carol", "cancelled");
+  Ended("alice", "cancelled");
+  // How many tokens they had is theirs to say; the engine's sum is that of the keys.
+  const MetricSeries after = Scrape();
+  MetricSeries counted = Counted(after);
+  for (const char* key : {"alice", "carol"}) {
+    for (const char* kind : {"prompt", "generation"}) {
+      const std::string tokens =
+          std::string("tramontane_key_tokens_total{key=\"") + key + "\",kind=\"" + kind + "\"}";
+      EXPECT_GT(counted[tokens], expected_[tokens]);
+      expected_[tokens] = counted[tokens];
+    }
+  }
+  EXPECT_EQ(counted, expected_) << "cancelled";
+  for (const auto& [kind, name] : {std::pair("prompt", "vllm:prompt_tokens_total"),
+                                   std::pair("generation", "vllm:generation_tokens_total")}) {
+    EXPECT_EQ(SumOf(after, "tramontane_key_tokens_total", kind), SumOf(after, name)) << kind;
+  }
+  EXPECT_EQ(SumOf(after, "tramontane_cancelled_total", R"(state="decode")"), 2);
+  EXPECT_EQ(SumOf(after, "tramontane_refused_total"), SumOf(after, "tramontane_requests_total", "refused"));
+  EXPECT_EQ(after.at(R"(http_requests_total{handler="/v1/completions",method="POST",status="2xx"})"), 5);
+  EXPECT_EQ(after.at(R"(http_requests_total{handler="/v1/completions",method="POST",status="4xx"})"), 5);
+  EXPECT_EQ(after.at(R"(http_requests_total{handler="/v1/completions",method="GET",status="4xx"})"), 1);
+}
+
+TEST_F(CountedServer, ThePageIsWellFormedAndTellsWhoIsConnectedAndThatItDrains) {
+  EXPECT_TRUE(Generate({{"x-api-key", "key-of-alice"}}).ok());
+  const std::string text = Ask(HttpGet("/metrics")).body;
+  ExpectWellFormed(text);
+  const MetricSeries page = SeriesOf(text);
+  EXPECT_GE(page.at(R"(tramontane_connections{door="grpc"})"), 1);
+  EXPECT_GE(page.at(R"(tramontane_connections{door="http"})"), 1);
+  EXPECT_EQ(page.at(R"(tramontane_connections{door="admin"})"), 0);
+  EXPECT_EQ(page.at("tramontane_draining"), 0);
+  for (const char* name : {"process_resident_memory_bytes", "process_open_fds", "process_threads",
+                           "process_start_time_seconds", "process_cpu_seconds_total"}) {
+    EXPECT_GT(page.at(name), 0) << name;
+  }
+  EXPECT_LT(std::abs(page.at("process_start_time_seconds") - static_cast<double>(time(nullptr))), 86'400);
+  EXPECT_EQ(page.at(R"(tramontane_held_bytes{what="unread_answers"})"), 0);
+}
+
+// ---- Debian's Prometheus, where it is installed (package prometheus)
+
+TEST_F(CountedServer, PromtoolComplainsOfNothingButColonsAndAHistogramCalledTotal) {
+  if (std::system("command -v promtool > /dev/null") != 0)
+    GTEST_SKIP() << "no promtool: not judged by Prometheus";
+  folder_.Write("page", Ask(HttpGet("/metrics")).body);
+  const std::string said = folder_.PathOf("said");
+  const std::string command = "promtool check metrics < " + folder_.PathOf("page") + " > " + said + " 2>&1";
+  EXPECT_NE(std::system(command.c_str()), -1);
+  std::ifstream lines(said);
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_allowed = line.find("metric names should not contain ':'") != std::string::npos ||
+                            line.starts_with("vllm:iteration_tokens_total ");
+    EXPECT_TRUE(is_allowed) << line;
+  }
+}
+
+TEST_F(CountedServer, PrometheusScrapesIt) {
+  if (std::system("command -v prometheus promtool > /dev/null") != 0)
+    GTEST_SKIP() << "no prometheus: not scraped by it";
+  EXPECT_EQ(Complete(kCompletion, "key-of-alice").status, 200);
+  folder_.Write("prometheus.yml",
+                "scrape_configs:\n- job_name: it\n  scrape_interval: 1s\n  static_configs:\n"
+                "  - targets: ['" +
+                    server_->server().http_address() + "']\n");
+  // A port that was free a moment ago; asks until the first scrape is there.
+  folder_.Write("scrape.sh", R"(
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+prometheus --config.file="$1/prometheus.yml" --storage.tsdb.path="$1/data" --log.level=error \
+  --web.listen-address="127.0.0.1:$port" &
+for i in $(seq 600); do
+  promtool query instant "http://127.0.0.1:$port" "$2" 2> /dev/null | grep -q '=> 2 ' && found=yes && break
+  sleep 0.1
+done
+kill $!
+wait
+[ "$found" = yes ]
+)");
+  const std::string query = R"(tramontane_key_tokens_total{key=\"alice\",kind=\"generation\"} * on(job) up)";
+  const std::string command =
+      "sh " + folder_.PathOf("scrape.sh") + " " + folder_.path() + " \"" + query + "\"";
+  EXPECT_EQ(std::system(command.c_str()), 0);
 }
 
 }  // namespace

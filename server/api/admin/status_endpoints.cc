@@ -61,7 +61,8 @@ void AnswerMetrics(const GatewayContext& context, const std::shared_ptr<GatewayE
   if (context.options.metrics == nullptr) return exchange->Fail(error);
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  response.body = context.options.metrics() + context.counts.Text();
+  response.body = context.options.metrics();
+  if (context.options.http_counts != nullptr) response.body += context.options.http_counts->Text();
   exchange->Respond(std::move(response));
 }
 

@@ -5,6 +5,7 @@
 // that, when nothing works for the request any more.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +34,8 @@ class AnswerRecord {
   AnswerRecord& operator=(const AnswerRecord&) = delete;
 
   Caller caller;  // set, as the id, before anybody else sees it
+  // Its end is in /metrics (AnswerWatch). Whoever sets it counts.
+  std::atomic<bool> is_counted{false};
 
   void NoteId(const std::string& id);
   // What is asked for.

@@ -13,6 +13,7 @@ HttpResponse ErrorResponse(const Dialect& dialect, const ApiError& error, const 
   if (error.status == 401) response.headers.emplace_back("www-authenticate", "Bearer");
   if (error.retry_is_vain) response.headers.emplace_back("x-should-retry", "false");
   response.body = dialect.error_body(error, request);
+  response.error_code = error.code;
   return response;
 }
 

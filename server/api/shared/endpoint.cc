@@ -108,6 +108,7 @@ void AnswerGeneration(const GatewayContext& context, const std::shared_ptr<Gatew
                .budget = context.options.unread_answers,
                .client = AddressShare(exchange->request().peer)};
   request.answer.metrics = plan.timing || context.options.per_request_metrics;
+  if (context.options.counts_events) plan.counts = context.options.request_counts;
   plan.names = request.names[0];
   plan.writer = make_writer(std::move(request.answer), std::move(request.names));
   RunGeneration(context.client, std::move(plan), exchange);

@@ -19,6 +19,7 @@
 #include "server/http/http.h"
 #include "server/http/limits.h"
 #include "server/watch/pending_text.h"
+#include "server/watch/request_counts.h"
 #include "server/watch/trace_text.h"
 
 namespace tramontane {
@@ -51,6 +52,10 @@ struct GatewayOptions {
   // And GET /debug/requests.
   std::function<std::unique_ptr<PendingText>(RpcError* refusal)> live_requests = {};
   RequestLog request_log = {};  // of every request; told of the last maybe after the gateway's end
+  // Where answers are counted, for all doors of a server; null: the gateway has its own.
+  std::shared_ptr<HttpCounts> http_counts = {};
+  std::shared_ptr<RequestCounts> request_counts = {};
+  bool counts_events = false;  // tokens and stages, too, by what is answered: there is no engine here
   // Who asks; null: everybody by address, without a key.
   std::shared_ptr<const Doorkeeper> doorkeeper = {};
   std::shared_ptr<const TlsFiles> tls = {};  // null: no TLS
@@ -65,7 +70,6 @@ struct GatewayOptions {
 struct GatewayContext {
   InferenceClient& client;
   const GatewayOptions& options;
-  const HttpCounts& counts;
   const std::atomic<bool>& leaving;       // /ready is 503: nothing new should be sent here
   const RequestShapes* shapes = nullptr;  // null: those of FieldLimits as built
 };

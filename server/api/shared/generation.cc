@@ -14,6 +14,8 @@
 #include "server/api/shared/answer_record.h"
 #include "server/api/shared/api_error.h"
 #include "server/api/shared/call_window.h"
+#include "server/api/shared/endpoint.h"
+#include "server/api/shared/event_counts.h"
 #include "server/api/shared/generation_timing.h"
 #include "server/api/shared/request_timeout.h"
 #include "server/api/shared/started_headers.h"
@@ -57,6 +59,7 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
         record_(RecordOf(exchange_->request())),
         calls_(client, std::move(plan.requests), std::move(plan.shared), DeadlineOf(exchange_->request())),
         timing_(plan.timing),
+        counts_(std::move(plan.counts), CallerOf(*exchange_)),
         writer_(std::move(plan.writer)),
         is_stream_(plan.stream),
         room_(plan.room),
@@ -102,6 +105,7 @@ class Generation : public HttpListener, public std::enable_shared_from_this<Gene
   std::shared_ptr<AnswerRecord> record_;
   CallWindow calls_;
   GenerationTiming timing_;
+  EventCounts counts_;
   const std::unique_ptr<ResponseWriter> writer_;
   const bool is_stream_;
   AnswerRoom room_;
@@ -282,7 +286,10 @@ void Generation::TellEvents(size_t call, InferenceEvents taken, const HttpExchan
 void Generation::TellWriter(size_t call, std::vector<v1::GenerateResponse> events,
                             const HttpExchange& exchange, std::string* bytes) {
   if (events.empty()) return;
-  for (const v1::GenerateResponse& event : events) record_->NoteEvent(call, event);
+  for (const v1::GenerateResponse& event : events) {
+    record_->NoteEvent(call, event);
+    counts_.Note(call, event);
+  }
   const bool is_first_content = !timing_.has_taken() && std::any_of(events.begin(), events.end(), IsContent);
   const int64_t taken_ns = is_first_content ? exchange.NowNs() : 0;
   if (is_first_content) timing_.NoteTaken(taken_ns);
@@ -315,6 +322,7 @@ void Generation::Send(std::string bytes) {
 void Generation::Finish(std::string last_bytes) {
   const auto exchange = std::exchange(exchange_, nullptr);
   room_.LetGo();
+  counts_.NoteStages(timing_.timings());
   if (!is_stream_) {
     HttpResponse response;
     response.headers = std::move(headers_);
@@ -332,7 +340,7 @@ void Generation::Fail(const ApiError& error, std::string last_bytes) {
   End();
   if (!started_) return exchange->Fail(error);
   record_->NoteError(error, /*midway=*/true);
-  exchange->End(std::move(last_bytes) + writer_->Fail(error));
+  exchange->EndFailed(error, std::move(last_bytes) + writer_->Fail(error));
 }
 
 // Nothing more is said, and nothing more computed. (While the calls are lent, that is done when they come

@@ -16,6 +16,7 @@
 #include "server/api/shared/gateway_exchange.h"
 #include "server/api/shared/generation_request.h"
 #include "server/call/inference_client.h"
+#include "server/watch/request_counts.h"
 
 namespace tramontane {
 
@@ -62,7 +63,8 @@ struct GenerationPlan {
   bool timing = false;          // the answer says where the time to its first content went
   AnswerRoomOptions room = {};  // for what the writer holds; beyond it the request fails
   std::unique_ptr<ResponseWriter> writer;
-  HttpHeaders headers;  // of the answer, besides those that every answer has
+  HttpHeaders headers;                    // of the answer, besides those that every answer has
+  std::shared_ptr<RequestCounts> counts;  // of tokens and stages, by what events say; null: the engine does
   std::optional<FieldNames> names =
       {};  // by which a header says what calls are not held to; none: it does not
 };
