@@ -1,5 +1,5 @@
 // EngineClient: the InferenceClient of this process: what gRPC does with a call, without gRPC. Checks,
-// limits, request ids, draining and log lines are InferenceCore's, so both doors have the same.
+// limits, request ids and draining are InferenceCore's, so both doors have the same.
 //
 // Any thread. Which thread does what:
 //   the caller's       Open: is there a model, is it draining, is there room; then to the worker pool

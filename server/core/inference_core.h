@@ -1,5 +1,5 @@
-// InferenceCore: what gRPC and HTTP share, so that a limit, a request id, a drain and a log line mean the
-// same behind either door: the served model, the worker pool, the count of open streams, the ids in use.
+// InferenceCore: what gRPC and HTTP share, so that a limit, a request id and a drain mean the same behind
+// either door: the served model, the worker pool, the count of open streams, the ids in use.
 //
 // Any thread. Outlives every ServedCall and every piece of work that it was given: its end waits for them.
 // It has 20 members because it is the one owner of what calls share: each is a noun with a file of its own.

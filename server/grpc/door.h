@@ -10,6 +10,7 @@
 #include "kernels/core/status.h"
 #include "server/access/doorkeeper.h"
 #include "server/access/tls_files.h"
+#include "server/call/request_line.h"
 #include "server/core/inference_core.h"
 
 namespace tramontane {

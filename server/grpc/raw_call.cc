@@ -148,7 +148,12 @@ void RawCall::Tell(const grpc::Status& status) {
                       .trace_id = std::string(caller_.trace.trace_id()),
                       .error = LowerCase(outcome_.reason)};
   Describe(&line);
-  if (line.outcome == RequestOutcome::kError) line.message = status.error_message();
+  // What is said of a fault of the request may quote it.
+  const bool is_servers_fault = code == StatusCode::kInternal || code == StatusCode::kUnavailable ||
+                                code == StatusCode::kDeadlineExceeded || code == StatusCode::kUnknown;
+  if (line.outcome == RequestOutcome::kError && is_servers_fault) {
+    line.message = status.error_message().substr(0, kMaxLoggedFieldBytes);
+  }
   calls_.log.tell(line);
 }
 

@@ -454,6 +454,11 @@ TEST_F(RequestLineTest, WhatGoesWrongHasOneThatSaysHow) {
   midway->End(ToRpcError(Internal("the logits are not finite")));
   client.ReadUntil("\r\n0\r\n\r\n");
   Ask(HttpPost("/v1/completions", R"({"prompt": "secret words", "n": "x"})", {"X-Request-Id: bad"}));
+  client_.on_generate = [](FakeInferenceCall& call) {
+    call.Put(StartedEvent(1));
+    call.End(ToOutcome(InvalidArgument("the constraint \"secret\" allows no token")));
+  };
+  Ask(HttpPost("/v1/completions", kCompletion, {"X-Request-Id: begun"}));
 
   const std::vector<RequestLine>& lines = Lines();
   std::map<std::string, RequestLine> by_id;
@@ -461,7 +466,7 @@ TEST_F(RequestLineTest, WhatGoesWrongHasOneThatSaysHow) {
     if (line.route == "/ping") continue;
     EXPECT_TRUE(by_id.emplace(line.id, line).second) << line.id << " is told of twice";
   }
-  ASSERT_EQ(by_id.size(), 4u);
+  ASSERT_EQ(by_id.size(), 5u);
   EXPECT_EQ(by_id["gone"].outcome, RequestOutcome::kCancelled);
   EXPECT_EQ(by_id["gone"].status, "200");
   EXPECT_EQ(by_id["gone"].prompt_tokens, 4);
@@ -474,6 +479,8 @@ TEST_F(RequestLineTest, WhatGoesWrongHasOneThatSaysHow) {
   EXPECT_EQ(by_id["bad"].outcome, RequestOutcome::kRefused);
   EXPECT_EQ(by_id["bad"].status, "400");
   EXPECT_NE(by_id["bad"].error, "");
+  EXPECT_EQ(by_id["begun"].outcome, RequestOutcome::kError);
+  EXPECT_EQ(by_id["begun"].status, "400");
   for (const auto& [id, line] : by_id) {
     EXPECT_TRUE(line.generates) << id;
     EXPECT_EQ((line.message + line.error + line.prompt).find("secret"), std::string::npos) << id;

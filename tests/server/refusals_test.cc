@@ -403,7 +403,7 @@ TEST_F(Refusals, MetadataThatCannotNameARequestIsRefusedByItsKey) {
   for (const char* key : {"x-request-id", "x-correlation-id"}) {
     Stream stream(server_->stub(), RequestOfIds({1}, 1), {{key, "two words"}});
     ExpectRefused(stream.ReadAll(), key);
-    EXPECT_EQ(stream.InitialMetadata(key), "");
+    EXPECT_NE(stream.InitialMetadata(key), "two words");
   }
   ExpectStillServing();
 }

@@ -18,7 +18,6 @@ std::string ReasonName(v1::FinishReason reason) {
   return LowerCase(std::string_view(name).substr(std::min(name.size(), kPrefix.size())));
 }
 
-constexpr size_t kMaxLoggedMessageBytes = 500;
 constexpr size_t kMaxLoggedReasonBytes = 200;
 
 void AddCount(int64_t count, int64_t* to) { *to = std::max<int64_t>(*to, 0) + count; }
@@ -45,13 +44,14 @@ void AnswerRecord::NoteId(const std::string& id) {
 void AnswerRecord::NoteCalls(const std::vector<v1::GenerateRequest>& requests,
                              const v1::GenerateRequest& shared) {
   const std::lock_guard lock(mutex_);
-  line_.model = shared.model().empty() ? requests.front().model() : shared.model();
+  const std::string& model = shared.model().empty() ? requests.front().model() : shared.model();
+  line_.model = model.substr(0, kMaxLoggedFieldBytes);
   if (log_.prompts) line_.prompt = PromptText(requests.front(), kMaxLoggedPromptBytes);
 }
 
 void AnswerRecord::NoteScores(const v1::ScoreCandidatesRequest& request) {
   const std::lock_guard lock(mutex_);
-  line_.model = request.model();
+  line_.model = request.model().substr(0, kMaxLoggedFieldBytes);
   if (log_.prompts) line_.prompt = PromptText(request, kMaxLoggedPromptBytes);
 }
 
@@ -102,7 +102,8 @@ void AnswerRecord::NoteHead() {
 void AnswerRecord::NoteError(const ApiError& error, bool midway) {
   const std::lock_guard lock(mutex_);
   line_.error = error.code.empty() ? error.type : error.code;
-  line_.message = error.message.substr(0, kMaxLoggedMessageBytes);
+  // What is said of a fault of the request may quote it.
+  line_.message = error.status >= 500 ? error.message.substr(0, kMaxLoggedFieldBytes) : "";
   if (midway) failed_status_ = error.status;
 }
 
@@ -118,8 +119,8 @@ void AnswerRecord::TellLocked(int status, RequestOutcome outcome) {
   line_.key = caller.key_name;
   line_.trace_id = caller.trace.trace_id();
   line_.e2el_ms = MsSinceBegin();
-  // A message may quote what was sent; what the server itself has to say does not.
   if (line_.outcome != RequestOutcome::kError) line_.message.clear();
+  if (line_.outcome == RequestOutcome::kOk) line_.error.clear();
   if (has_begun_) {
     line_.output_tokens = 0;
     for (const std::vector<int64_t>& of_call : output_tokens_) {
