@@ -50,7 +50,14 @@ void AppendEscape(uint32_t code_point, std::string* out) {
 }
 
 void AppendPrintable(std::string_view text, bool in_quotes, std::string* out) {
+  const auto is_plain = [in_quotes](char c) {
+    return c >= ' ' && c <= '~' && !(in_quotes && (c == '"' || c == '\\'));
+  };
   while (!text.empty()) {
+    const auto end = std::find_if_not(text.begin(), text.end(), is_plain);
+    out->append(text.begin(), end);
+    text.remove_prefix(static_cast<size_t>(end - text.begin()));
+    if (text.empty()) return;
     const Utf8Unit unit = NextUtf8(text);
     const std::string_view bytes = text.substr(0, unit.bytes);
     text.remove_prefix(unit.bytes);
