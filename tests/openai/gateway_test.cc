@@ -579,10 +579,18 @@ TEST_F(GatewayTest, RequestsAndTokensAreCountedByWhatIsAnswered) {
   client_.refuse = nullptr;
   client_.on_generate = nullptr;
   HttpTestClient hangs_up(gateway_->address());
-  hangs_up.Send(HttpPost("/v1/completions", kCompletion));
-  const auto call = client_.WaitForCall(client_.calls_made());
+  const size_t made = client_.calls_made();
+  hangs_up.Send(HttpPost("/v1/completions", R"({"prompt": "a", "max_tokens": 9, "stream": true})"));
+  const auto call = client_.WaitForCall(made);
+  call->Put(StartedEvent(1));
+  call->Put(DeltaEvent(0, "words", 2));
+  hangs_up.ReadUntil("words");
+  call->Put(DeltaEvent(0, "more", 5));
+  hangs_up.ReadUntil("more");
   hangs_up.Reset();
   expected[requests + "\"cancelled\"}"] = 2;
+  expected[tokens + "\"prompt\"}"] += 1;
+  expected[tokens + "\"generation\"}"] += 5;
   WaitFor([&] { return counted() == expected; });
   // What could not be unpacked is answered in the exchange's stead, and is one refusal.
   const std::string no_gzip = "content-encoding: gzip\r\ncontent-length: 4\r\n\r\nabcd";
