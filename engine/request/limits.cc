@@ -54,6 +54,8 @@ std::vector<Bound> Bounds(const EngineLimits& limits) {
        "more are refused, INVALID_ARGUMENT"},
       {"max_sequences", limits.max_sequences, 1, 1 << 16, "later requests wait in order",
        limits.max_sequences * kRowNs},
+      {"priority_ageing_ns", limits.priority_ageing_ns, 1, int64_t{1} << 50,
+       "so much waiting makes up for one of priority", limits.max_sequences * kRankNs},
       {"page_size", limits.page_size, 1, kMaxPageSize, "a sequence takes another page"},
       {"pool_pages", limits.pool_pages, 1, INT32_MAX, "the youngest sequence is preempted and recomputed",
        std::min(kPagesLetGo.most, limits.pool_pages) * kPagesLetGo.ns},

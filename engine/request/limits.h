@@ -37,6 +37,8 @@ struct EngineLimits {
 
   // ---- running ----------------------------------------------------------------------------------
   int32_t max_sequences = 64;  // choices running at once; later requests wait in order
+  // That a request waits for slots, or with them: it counts as a level of priority more.
+  int64_t priority_ageing_ns = 10'000'000'000;
   int32_t page_size = 16;      // tokens
   int64_t pool_pages = 0;      // of all groups; none free: the youngest sequence is preempted and recomputed
   bool prefix_cache = true;    // pages stay known by their tokens until others need the room

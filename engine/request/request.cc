@@ -207,6 +207,11 @@ Status CheckCandidates(const Request& request, const ContextPolicy& policy, cons
                                   std::to_string(limits.context));
 }
 
+Status CheckShare(const ShareParams& share) {
+  TM_RETURN_IF_ERROR(CheckRange("share.weight", share.weight, 1, kMostWeight));
+  return CheckRange("priority", share.priority, -kMostPriority, kMostPriority);
+}
+
 Status CheckOutput(const OutputParams& output) {
   TM_RETURN_IF_ERROR(CheckRange("output.logprobs", output.logprobs, -1, kMaxTopLogprobs));
   return CheckRange("output.prompt_logprobs", output.prompt_logprobs, -1, kMaxTopLogprobs);
@@ -241,6 +246,7 @@ Status ValidateRequest(const Request& request, const EngineLimits& limits, int32
   TM_RETURN_IF_ERROR(CheckPrompt(request, policy, limits, vocab_size));
   TM_RETURN_IF_ERROR(CheckCandidates(request, policy, limits, vocab_size));
   TM_RETURN_IF_ERROR(CheckCacheSalt(request.cache_salt));
+  TM_RETURN_IF_ERROR(CheckShare(request.share));
   TM_RETURN_IF_ERROR(CheckSampling(request.sampling, limits, vocab_size));
   TM_RETURN_IF_ERROR(CheckLengths(request, policy, limits));
   TM_RETURN_IF_ERROR(CheckStops(request.stopping, limits, vocab_size));

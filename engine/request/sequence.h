@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 
 #include "engine/kv/lease.h"
@@ -32,6 +33,15 @@ struct TokenToScore {
   int32_t token = 0;
 };
 
+// Who goes first among those that have slots; then by arrival (engine/schedule/README.md).
+struct Rank {
+  int32_t level = 0;  // its priority, or better, where it has waited
+  int64_t tag = 0;    // virtual time of its caller when it got its slots
+  auto operator<=>(const Rank&) const = default;
+};
+
+struct CallerShare;  // the scheduler's
+
 class Sequence {
  public:
   // ---- written by whoever wants tokens, before Admit and as they come; the scheduler reads it -----
@@ -53,6 +63,8 @@ class Sequence {
   // ---- written by the scheduler -----------------------------------------------------------------
   SequenceState state() const { return state_; }
   int64_t arrival() const { return arrival_; }
+  const Rank& rank() const { return rank_; }
+  const CallerShare* caller() const { return caller_; }
   int32_t slots() const { return slots_; }
   int32_t slot() const { return slot_; }
   bool held() const { return held_; }
@@ -127,10 +139,20 @@ class Sequence {
   friend class Preemption;
   friend class PrefillLane;
   friend class PartWay;
+  friend class Callers;
+  friend class FairQueue;
+  friend class Lead;
   friend struct PlacedSequence;  // tests place sequences by hand
 
   SequenceState state_ = SequenceState::kWaiting;
-  int64_t arrival_ = 0;      // order over all requests: who is older (then by choice)
+  int64_t arrival_ = 0;            // order over all requests
+  CallerShare* caller_ = nullptr;  // whose it is, while it is alive
+  Rank rank_;                      // who is older: then by arrival, then by choice
+  bool is_ranked_ = false;         // has had slots
+  int64_t level_since_ns_ = 0;     // it has waited at this level
+  int64_t tag_end_ = 0;            // where its caller's virtual time goes on
+  int64_t expected_tokens_ = -1;   // that its caller was charged; -1: what it computes is known
+  int32_t wanted_slots_ = 0;       // in the queue
   int32_t slots_ = 0;        // of EngineLimits::max_sequences: its own and those of choices not yet forked
   int32_t slot_ = -1;        // its own: where the device keeps what stays from step to step; -1: none
   bool held_ = false;        // in no plan until Resume
@@ -158,6 +180,7 @@ class Sequence {
 };
 
 inline bool Older(const Sequence& a, const Sequence& b) {
+  if (a.rank() != b.rank()) return a.rank() < b.rank();
   return a.arrival() != b.arrival() ? a.arrival() < b.arrival() : a.choice < b.choice;
 }
 struct IsOlder {

@@ -25,5 +25,7 @@ inline constexpr StepPart kBlocksWalked = {.most = 2048, .ns = 70};
 // Of a row: planned, sampled, applied; and of one whose prompt begins and ends in the step.
 inline constexpr int64_t kRowNs = 300;
 inline constexpr int64_t kPromptRowNs = 1'700;
+// Of one that has slots and waits, where priorities differ: its level, looked at ten times a level.
+inline constexpr int64_t kRankNs = 100;
 
 }  // namespace tramontane

@@ -13,10 +13,19 @@ namespace {
 // A disk that is asked for something and reads nothing for so long is used no more.
 constexpr int64_t kDiskPatienceNs = 10'000'000'000;
 
+// Levels are looked at so often in the time that raises them by one.
+constexpr int64_t kLooksALevel = 10;
+
 }  // namespace
 
-Admission::Admission(const EngineLimits& limits, KvStore& store, const PrefillShare& share)
-    : limits_(limits), store_(store), share_(share), free_slots_(limits.max_sequences) {
+Admission::Admission(const EngineLimits& limits, KvStore& store, const PrefillShare& share, PartWay& prompts)
+    : limits_(limits),
+      store_(store),
+      share_(share),
+      prompts_(prompts),
+      callers_(limits),
+      queue_(limits.priority_ageing_ns),
+      free_slots_(limits.max_sequences) {
   for (int32_t slot = limits.max_sequences - 1; slot >= 0; --slot) idle_slots_.push_back(slot);
 }
 
@@ -28,12 +37,33 @@ void Admission::Add(Sequence* sequence, int64_t arrival) {
   const bool endless = sequence->policy().type != ContextPolicyType::kNone;
   TM_CHECK(sequence->max_len <= (endless ? kMaxEndlessText : limits_.context) && !sequence->tokens.empty(),
            "a sequence of %lld tokens", static_cast<long long>(sequence->max_len));
-  sequence->arrival_ = arrival;
-  TM_CHECK(sequence->is_branch() || queue_.empty() || Older(**queue_.rbegin(), *sequence),
+  TM_CHECK(sequence->is_branch() || arrival > std::exchange(last_arrival_, arrival),
            "request %s is admitted out of order", request.id.c_str());
+  sequence->arrival_ = arrival;
+  sequence->wanted_slots_ = request.choices;
   sequence->lease_ = store_.NewLease(MaskPolicyOf(sequence->policy()));
   sequence->lease_.prefers_cache = request.prefers_cache;
-  queue_.insert(queue_.end(), sequence);
+  callers_.Enter(sequence);
+  queue_.Add(sequence);
+}
+
+void Admission::AddBranch(const Sequence& prompt, Sequence* branch) {
+  branch->rank_ = prompt.rank_;
+  branch->tag_end_ = prompt.rank_.tag;
+  branch->expected_tokens_ = 0;
+  branch->is_ranked_ = true;
+  Add(branch, prompt.arrival_);
+}
+
+void Admission::Fork(Sequence& parent, Sequence* sequence) {
+  --parent.slots_;
+  sequence->slots_ = 1;
+  TakeSlot(sequence);
+  sequence->arrival_ = parent.arrival_;
+  sequence->rank_ = parent.rank_;
+  sequence->tag_end_ = parent.tag_end_;
+  sequence->is_ranked_ = true;
+  callers_.Enter(sequence);
 }
 
 // Who has been put off begins first: a plan looks up a long text, or has one begin.
@@ -41,8 +71,22 @@ void Admission::BeginPlan(int64_t now_ns) {
   walk_end_ = store_.walked_blocks() + kBlocksWalked.most;
   has_put_off_ = std::exchange(puts_off_begins_, false);
   const bool begins_first = has_put_off_;
+  now_ns_ = now_ns;
   if (store_.has_tier()) LookAtTier(now_ns);
-  if (!begins_first) GiveSlots(now_ns);
+  if (callers_.has_priorities()) Age();
+  if (!begins_first) GiveSlots();
+}
+
+// Those that are part-way, too: better ones could otherwise hold them up for ever.
+void Admission::Age() {
+  if (now_ns_ - aged_ns_ < limits_.priority_ageing_ns / kLooksALevel) return;
+  aged_ns_ = now_ns_;
+  bool any = false;
+  for (Sequence* sequence : ready_) any = callers_.Age(sequence, now_ns_) || any;
+  for (Sequence* sequence : prompts_.all()) any = callers_.Age(sequence, now_ns_) || any;
+  if (!any) return;
+  std::sort(ready_.begin(), ready_.end(), IsOlder());
+  prompts_.Sort();
 }
 
 bool Admission::PutsOff() {
@@ -53,17 +97,49 @@ bool Admission::PutsOff() {
 
 bool Admission::PutsOffBegins() { return puts_off_begins_ = PutsOff(); }
 
-void Admission::GiveSlots(int64_t now_ns) {
-  while (!queue_.empty() && (*queue_.begin())->request->choices <= free_slots_) {
+void Admission::GiveSlots() {
+  while (Sequence* next = queue_.Next()) {
+    if (next->wanted_slots_ > free_slots_) {
+      if (free_slots_ > 0) queue_.SaveFor(next);
+      return;
+    }
     if (PutsOff()) return;
-    Sequence* sequence = *queue_.begin();
-    queue_.erase(queue_.begin());
-    sequence->slots_ = sequence->request->choices;
-    free_slots_ -= sequence->slots_;
-    TakeSlot(sequence);
-    sequence->timings_.admitted_ns = now_ns;
-    MakeReady(sequence);
+    GiveSlotsTo(next);
   }
+}
+
+void Admission::KeepSlotsFor(Sequence* sequence) {
+  queue_.SaveFor(sequence);
+  GiveSlots();
+}
+
+void Admission::GiveSlotsTo(Sequence* sequence) {
+  queue_.Remove(sequence);
+  CountSlots(sequence, sequence->wanted_slots_);
+  TakeSlot(sequence);
+  if (sequence->timings_.admitted_ns == 0) sequence->timings_.admitted_ns = now_ns_;
+  MakeReady(sequence);
+}
+
+Sequence* Admission::LacksSlots() const {
+  Sequence* next = queue_.Next();
+  const bool lacks = next != nullptr && next->wanted_slots_ > free_slots_;
+  return lacks && callers_.IsBelowItsShare(*next->caller_) ? next : nullptr;
+}
+
+void Admission::GiveUpSlots(Sequence* sequence) {
+  RemoveFrom(ready_, sequence);
+  sequence->wanted_slots_ = sequence->slots_;
+  ReturnSlots(sequence);
+  if (!sequence->held_) queue_.Add(sequence);
+}
+
+void Admission::CountSlots(Sequence* sequence, int32_t change) {
+  sequence->slots_ += change;
+  free_slots_ -= change;
+  if (change == 0) return;
+  callers_.CountSlots(*sequence->caller_, change);
+  queue_.Update(*sequence->caller_);
 }
 
 void Admission::TakeSlot(Sequence* sequence) {
@@ -72,18 +148,52 @@ void Admission::TakeSlot(Sequence* sequence) {
 }
 
 void Admission::ReturnSlots(Sequence* sequence) {
-  free_slots_ += std::exchange(sequence->slots_, 0);
+  CountSlots(sequence, -sequence->slots_);
   if (sequence->slot_ >= 0) idle_slots_.push_back(std::exchange(sequence->slot_, -1));
 }
 
+void Admission::End(Sequence* sequence) {
+  ReturnSlots(sequence);
+  callers_.Leave(sequence);
+}
+
 void Admission::MakeReady(Sequence* sequence) {
+  if (sequence->slots_ == 0) return queue_.Add(sequence);
   sequence->prefill_len_ = static_cast<int64_t>(sequence->tokens.size());
   Expect(sequence, KvStore::Beyond::kFetch);
+  if (std::exchange(sequence->is_ranked_, true)) {
+    sequence->level_since_ns_ = now_ns_;
+  } else {
+    Advance();
+    callers_.GiveRank(sequence, sequence->prefill_len_ - sequence->expected_hit(), now_ns_);
+    queue_.Update(*sequence->caller_);
+  }
   InsertByAge(ready_, sequence);
 }
 
+// Virtual time is that of the oldest with prefill to do.
+void Admission::Advance() {
+  const Sequence* first = FirstReady();
+  const Sequence* part_way = prompts_.empty() ? nullptr : prompts_.all().front();
+  if (first == nullptr || (part_way != nullptr && Older(*part_way, *first))) first = part_way;
+  callers_.Advance(first);
+}
+
+void Admission::RankAnew(Sequence* sequence, int64_t arrival) {
+  last_arrival_ = std::max(last_arrival_, arrival);
+  sequence->arrival_ = arrival;
+  Advance();
+  callers_.GiveRankAnew(sequence, std::ssize(sequence->tokens) - sequence->kept_len(), now_ns_);
+  queue_.Update(*sequence->caller_);
+}
+
+void Admission::Charge(Sequence* sequence) {
+  callers_.Correct(sequence, sequence->prefill_len_ - sequence->accepted_len_);
+  queue_.Update(*sequence->caller_);
+}
+
 void Admission::Remove(Sequence* sequence) {
-  if (queue_.erase(sequence) == 0) RemoveFrom(ready_, sequence);
+  if (!queue_.Remove(sequence)) RemoveFrom(ready_, sequence);
 }
 
 // Its plans are made as if it began there. Behind what is kept for a branch nothing has a name.

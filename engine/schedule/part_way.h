@@ -5,6 +5,7 @@
 // were added or last updated.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -40,6 +41,8 @@ class PartWay {
   void UpdateAll() {
     for (Sequence* sequence : prompts_) Update(sequence);
   }
+  // Ranks have changed.
+  void Sort() { std::sort(prompts_.begin(), prompts_.end(), IsOlder()); }
   // Those of which every position is planned leave, and are appended.
   void TakePlanned(std::vector<Sequence*>* planned) {
     const auto is_planned = [](const Sequence* sequence) { return sequence->prefill_left() == 0; };

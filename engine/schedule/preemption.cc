@@ -6,6 +6,13 @@
 #include "kernels/core/check.h"
 
 namespace tramontane {
+namespace {
+
+// A plan sets aside so many at most, and none after one with so many pages: giving them up takes time.
+constexpr int kMostSetAside = 8;
+constexpr int64_t kManyPages = 1024;
+
+}  // namespace
 
 Preemption::Preemption(KvStore& store, Admission& admission, PartWay& prompts, std::vector<Sequence*>& decode)
     : store_(store),
@@ -52,7 +59,7 @@ void Preemption::Reevaluate(Sequence* sequence, int64_t arrival) {
            "choice %d of request %s is to be computed again while it is computed", sequence->choice,
            sequence->request->id.c_str());
   KeepPrefix(sequence);
-  sequence->arrival_ = arrival;
+  admission_.RankAnew(sequence, arrival);
   if (sequence->has_kept() && RemoveFrom(keepers_, sequence)) InsertByAge(keepers_, sequence);
   SendBack(sequence);
 }
@@ -62,12 +69,74 @@ void Preemption::LeaveLane(Sequence* sequence) {
   if (sequence->state_ == SequenceState::kDecode) RemoveFrom(decode_, sequence);
 }
 
-void Preemption::SendBack(Sequence* sequence) {
+void Preemption::GiveBack(Sequence* sequence) {
   LeaveLane(sequence);
   admission_.GiveBack(sequence);
   sequence->state_ = SequenceState::kWaiting;
   sequence->held_ = sequence->held_ || sequence->undecided;
+}
+
+void Preemption::SendBack(Sequence* sequence) {
+  GiveBack(sequence);
   if (!sequence->held_) admission_.MakeReady(sequence);
+}
+
+// ---- slots of others -------------------------------------------------------------------------------
+
+void Preemption::MoveSlots() {
+  for (int moved = 0; moved < kMostSetAside; ++moved) {
+    Sequence* next = admission_.LacksSlots();
+    if (next == nullptr || !SetAsideFor(next)) return;
+  }
+}
+
+// Afterwards that caller holds its part at least, so it is not its turn to take them back. False: nobody was,
+// or no more is to be in this plan.
+bool Preemption::SetAsideFor(Sequence* next) {
+  const Callers& callers = admission_.callers();
+  CallerShare* most = callers.WithMostSlots();
+  if (most == nullptr || most == next->caller_) return false;
+  const int32_t spare = callers.SpareSlots(*most);
+  if (spare < next->wanted_slots_ - admission_.free_slots()) return false;
+  Sequence* youngest = YoungestOf(*most, next->request->share.priority);
+  if (youngest == nullptr || youngest->slots_ > spare) return false;
+  if (youngest->steps_in_flight_ > 0) {
+    set_aside_later_ = youngest;
+    return false;
+  }
+  const int64_t pages = youngest->lease_.pages();
+  SetAside(youngest);
+  admission_.KeepSlotsFor(next);
+  return pages < kManyPages;
+}
+
+// Of no better priority than that, and not the oldest with pages; null: there is none.
+Sequence* Preemption::YoungestOf(const CallerShare& caller, int32_t priority) const {
+  const Sequence* oldest = nullptr;
+  for (const auto* list : {&prompts_.all(), &std::as_const(decode_)}) {
+    if (!list->empty() && (oldest == nullptr || Older(*list->front(), *oldest))) oldest = list->front();
+  }
+  Sequence* youngest = nullptr;
+  const auto look = [&](const auto& list) {
+    const auto found = std::find_if(list.rbegin(), list.rend(), [&](const Sequence* s) {
+      return s->caller_ == &caller && s->request->share.priority >= priority && s != oldest;
+    });
+    if (found != list.rend() && (youngest == nullptr || Older(*youngest, **found))) youngest = *found;
+  };
+  look(admission_.ready());
+  look(prompts_.all());
+  look(decode_);
+  return youngest;
+}
+
+void Preemption::SetAside(Sequence* sequence) {
+  ++set_aside_;
+  if (sequence->state_ != SequenceState::kWaiting) {
+    ++sequence->usage_.preemptions;
+    ++preemptions_;
+    GiveBack(sequence);
+  }
+  admission_.GiveUpSlots(sequence);
 }
 
 // ---- prefixes that are kept ------------------------------------------------------------------------

@@ -25,8 +25,7 @@ void PrefillLane::Plan(StepPlan* plan, int64_t now_ns) {
   if (!admission_.ready().empty()) LetGoOfWhatIsInTheWay(admission_.ready().front());
   const PrefillBudget budget = left_ = share_.OfStep(prompts_.all(), decode_);
   GiveOldest();
-  GiveShortPrompts();
-  GiveShortestRemaining();
+  GiveOthers();
   if (plan->rows.empty()) return;
   plan->lane = Lane::kPrefill;
   plan->cost = share_.TokenEquivalents(budget.parts - left_.parts);
@@ -54,16 +53,29 @@ Sequence* PrefillLane::OldestPrompt(const PrefillBudget& share) const {
   return waiting_is_older && MayStart(*waiting, share) ? waiting : part_way;
 }
 
+// First those that are not ahead of other callers' prompts; what these leave goes to anybody.
+void PrefillLane::GiveOthers() {
+  if (admission_.callers().several() && left_.tokens > 0) {
+    lead_.emplace(prompts_.all(), admission_.ready(), limits_.max_step_tokens);
+    GiveShortPrompts();
+    lead_.emplace(prompts_.all(), admission_.ready(), limits_.max_step_tokens);
+    GiveShortestRemaining();
+    lead_.reset();
+  }
+  GiveShortPrompts();
+  GiveShortestRemaining();
+}
+
 // In order of age: those that have begun, then those that wait. Each is done in this step unless the budget
 // or the pages end, so at most one of them is left part-way.
 void PrefillLane::GiveShortPrompts() {
   for (Sequence* sequence : prompts_.all()) {
-    if (sequence->fits_one_chunk()) Give(sequence, left_);
+    if (sequence->fits_one_chunk() && !IsAhead(*sequence)) Give(sequence, left_);
   }
   const std::deque<Sequence*>& ready = admission_.ready();
   for (size_t i = 0; i < ready.size() && left_.tokens > 0;) {
     Sequence* sequence = ready[i];
-    if (!sequence->fits_one_chunk() || sequence->awaits_pages()) {
+    if (!sequence->fits_one_chunk() || sequence->awaits_pages() || IsAhead(*sequence)) {
       ++i;
       continue;
     }
@@ -78,6 +90,7 @@ void PrefillLane::GiveShortestRemaining() {
   std::copy_if(prompts_.all().begin(), prompts_.all().end(), std::back_inserter(shortest_),
                [](const Sequence* sequence) { return sequence->prefill_left() > 0; });
   if (Sequence* waiting = admission_.FirstLongPrompt()) shortest_.push_back(waiting);
+  std::erase_if(shortest_, [this](const Sequence* sequence) { return IsAhead(*sequence); });
   std::sort(shortest_.begin(), shortest_.end(), [this](const Sequence* a, const Sequence* b) {
     const int64_t a_left = share_.RemainingParts(*a);
     const int64_t b_left = share_.RemainingParts(*b);
@@ -89,7 +102,8 @@ void PrefillLane::GiveShortestRemaining() {
   }
   while (left_.tokens > 0) {
     Sequence* waiting = admission_.FirstLongPrompt();
-    if (waiting == nullptr || !MayStart(*waiting, left_) || !Give(waiting, left_)) return;
+    if (waiting == nullptr || IsAhead(*waiting)) return;
+    if (!MayStart(*waiting, left_) || !Give(waiting, left_)) return;
   }
 }
 
@@ -138,6 +152,7 @@ void PrefillLane::Commit(const Grant& grant, StepRow* row) {
   if (sequence->state_ == SequenceState::kPrefill) return prompts_.Update(sequence);
   admission_.Remove(sequence);
   sequence->state_ = SequenceState::kPrefill;
+  admission_.Charge(sequence);
   prompts_.Add(sequence);
   sequence->lease_.found = {};
   if (sequence->usage_.prefill_chunks > 0 || sequence->is_branch()) return;  // its prompt was counted

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "engine/schedule/lead.h"
 #include "engine/schedule/preemption.h"
 #include "engine/schedule/step_plan.h"
 
@@ -37,8 +39,10 @@ class PrefillLane {
   // ---- who gets how much ------------------------------------------------------------------------
   void GiveOldest();
   Sequence* OldestPrompt(const PrefillBudget& share) const;
+  void GiveOthers();
   void GiveShortPrompts();
   void GiveShortestRemaining();
+  bool IsAhead(const Sequence& sequence) const { return lead_ && lead_->IsAhead(sequence); }
   enum class Least { kNothing, kOneToken };  // whatever it costs
   bool Give(Sequence* sequence, PrefillBudget share, Least least = Least::kNothing);
   int64_t LongestChunk(const Sequence& sequence, const PrefillBudget& share) const;
@@ -63,6 +67,7 @@ class PrefillLane {
 
   StepPlan* plan_ = nullptr;         // that is being made
   PrefillBudget left_;               // of it
+  std::optional<Lead> lead_;         // while prompts that are ahead of other callers' get nothing
   std::vector<Sequence*> shortest_;  // scratch of GiveShortestRemaining
   int64_t prefix_queries_ = 0;
   int64_t prefix_hits_ = 0;

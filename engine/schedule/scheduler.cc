@@ -21,8 +21,8 @@ Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout, const S
              ChainedHash, tier, KvStore::LiveBlocks(layout, limits.max_sequences, limits.context)),
       costs_(costs),
       share_(limits_, store_, costs_),
-      admission_(limits_, store_, share_),
       prompts_(store_, LeastChunk(layout, limits.max_step_tokens)),
+      admission_(limits_, store_, share_, prompts_),
       preemption_(store_, admission_, prompts_, decode_),
       prefill_lane_(limits_, store_, share_, admission_, prompts_, decode_, preemption_) {
   TM_CHECK(limits.context <= ContextThatFits(layout, limits.pool_pages, limits.max_step_tokens),
@@ -36,8 +36,9 @@ Scheduler::Scheduler(const EngineLimits& limits, const KvLayout& layout, const S
 StepPlan Scheduler::Plan(int64_t now_ns) {
   TM_CHECK(steps_in_flight() < limits_.steps_in_flight, "%d steps are in flight", steps_in_flight());
   store_.ForgetOrphans();
-  admission_.BeginPlan(now_ns);
   preemption_.BeginPlan();
+  admission_.BeginPlan(now_ns);
+  preemption_.MoveSlots();
   StepPlan plan;
   plan.step = planned_steps_ + 1;
   const bool decode_waits = DecodeWaits();
@@ -138,10 +139,7 @@ void Scheduler::Fork(Sequence& parent, Sequence* sequence) {
   TM_CHECK(parent.slots_ > 1 && sequence->state_ == SequenceState::kWaiting && sequence->slots_ == 0,
            "choice %d of request %s has no slot, or is there already", sequence->choice,
            parent.request->id.c_str());
-  --parent.slots_;
-  sequence->arrival_ = parent.arrival_;
-  sequence->slots_ = 1;
-  admission_.TakeSlot(sequence);
+  admission_.Fork(parent, sequence);
   sequence->state_ = SequenceState::kDecode;
   sequence->prefill_len_ = parent.prompt_len();
   sequence->scheduled_len_ = sequence->prefill_len_;
@@ -163,7 +161,7 @@ void Scheduler::KeepForBranches(Sequence& prompt) {
 void Scheduler::Branch(Sequence& prompt, Sequence* branch) {
   TM_CHECK(prompt.has_branches_, "request %s has no branches", prompt.request->id.c_str());
   branch->prompt_ = &prompt;
-  admission_.Add(branch, prompt.arrival_);
+  admission_.AddBranch(prompt, branch);
 }
 
 void Scheduler::Hold(Sequence* sequence) {
@@ -239,7 +237,7 @@ void Scheduler::Release(Sequence* sequence) {
   } else {
     store_.Release(sequence->lease_);
   }
-  admission_.ReturnSlots(sequence);
+  admission_.End(sequence);
 }
 
 }  // namespace tramontane

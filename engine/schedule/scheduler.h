@@ -104,8 +104,10 @@ class Scheduler {
   int64_t waiting() const { return admission_.waiting(); }  // without pages
   int64_t running() const { return std::ssize(prompts_.all()) + std::ssize(decode_); }
   int32_t free_slots() const { return admission_.free_slots(); }
+  const Callers& callers() const { return admission_.callers(); }
   int32_t steps_in_flight() const { return static_cast<int32_t>(planned_steps_ - applied_steps_); }
   int64_t preemptions() const { return preemption_.preemptions(); }
+  int64_t set_aside() const { return preemption_.set_aside(); }
   // Prompt tokens of sequences that have started, and how many of them needed no computing.
   int64_t prefix_queries() const { return prefill_lane_.prefix_queries(); }
   int64_t prefix_hits() const { return prefill_lane_.prefix_hits(); }
@@ -122,8 +124,8 @@ class Scheduler {
   KvStore store_;
   StepCosts costs_;
   const PrefillShare share_;
+  PartWay prompts_;  // at most max_partial_prefills between plans
   Admission admission_;
-  PartWay prompts_;                // at most max_partial_prefills between plans
   std::vector<Sequence*> decode_;  // every prefill position planned, oldest first
   Preemption preemption_;
   PrefillLane prefill_lane_;

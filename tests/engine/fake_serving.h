@@ -40,6 +40,7 @@ struct Ask {
   int64_t stops_after = -1;  // output tokens after which the model says stop; -1: never
   int64_t same_tokens = 0;   // the prompt begins with so many of the text of that number;
   int64_t same_text = 0;     // all its other tokens are its own
+  ShareParams share = {};
 };
 
 class FakeServing {

@@ -88,6 +88,10 @@ TEST(ValidateRequest, NamesTheFieldAtFault) {
       {"output.logprobs", [](Request& r) { r.output.logprobs = 21; }},
       {"output.logprobs", [](Request& r) { r.output.logprobs = -2; }},
       {"output.prompt_logprobs", [](Request& r) { r.output.prompt_logprobs = 21; }},
+      {"share.weight", [](Request& r) { r.share.weight = 0; }},
+      {"share.weight", [](Request& r) { r.share.weight = 1001; }},
+      {"priority", [](Request& r) { r.share.priority = -1001; }},
+      {"priority", [](Request& r) { r.share.priority = 1001; }},
   };
   for (const Fault& fault : faults) {
     Request request = Good();
@@ -112,6 +116,7 @@ TEST(ValidateRequest, TakesEveryValueAtItsLimit) {
   request.stopping.min_tokens = 29;
   request.stopping.stop = {std::string(256, 'x')};
   request.output.logprobs = 20;
+  request.share = {.caller = "a", .weight = 1000, .priority = -1000};
   EXPECT_TRUE(ValidateRequest(request, Limits(), kVocab).ok()) << ValidateRequest(request, Limits(), kVocab);
 
   Request scoring = Good();
@@ -125,6 +130,10 @@ TEST(ValidateRequest, MessagesNameTheValueAndTheLimit) {
   request.stopping.max_tokens = 30;
   EXPECT_EQ(ValidateRequest(request, Limits(), kVocab).message(),
             "stopping.max_tokens is 30 after a prompt of 3 tokens; the context holds 32 in all");
+  request = Good();
+  request.share.priority = 1001;
+  EXPECT_EQ(ValidateRequest(request, Limits(), kVocab).message(),
+            "priority is 1001; it must be from -1000 to 1000");
   request = Good();
   request.sampling.top_p = 1.5f;
   EXPECT_EQ(ValidateRequest(request, Limits(), kVocab).message(),

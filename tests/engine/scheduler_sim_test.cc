@@ -6,6 +6,9 @@
 #include <map>
 #include <random>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/engine/fake_serving.h"
 #include "tests/support/test_scale.h"
@@ -404,6 +407,194 @@ TEST(SchedulerBoundsTest, HoldForAdversarialArrivals) {
   }
 }
 
+// ---- shares -------------------------------------------------------------------------------------
+
+// A caller that has so many requests alive all the while: as soon as one ends comes the next.
+struct Load {
+  ShareParams share;
+  int64_t outstanding = 1;
+  int64_t least_prompt = 1, most_prompt = 1;
+  int64_t most_output = 1;
+  int64_t same_tokens = 0;  // that its prompts begin with, all alike
+};
+
+// What each caller was given, and what it waited, while others were there, too.
+class SharedServing {
+ public:
+  SharedServing(const EngineLimits& limits, const KvLayout& layout, Random& random)
+      : serving_(limits, layout), random_(random) {
+    serving_.always_check_keys = 16;
+    serving_.on_plan = [this](const StepPlan& plan) {
+      for (const StepRow& row : plan.rows) {
+        const std::string& caller = row.sequence->request->share.caller;
+        if (plan.lane == Lane::kPrefill) prefilled_[caller] += row.count;
+      }
+    };
+  }
+
+  void Add(const Load& load) { loads_.push_back({load, {}}); }
+  void Steps(int64_t count) {
+    for (; count > 0; --count) {
+      for (auto& [load, alive] : loads_) {
+        std::erase_if(alive, [this](const std::string& id) { return serving_.has_ended(id); });
+        while (std::ssize(alive) < load.outstanding) alive.push_back(Submit(load));
+      }
+      serving_.Step();
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+  void Stop() {
+    loads_.clear();
+    serving_.RunUntilIdle(1'000'000);
+  }
+  int64_t TakePrefilled(const std::string& caller) { return std::exchange(prefilled_[caller], 0); }
+  FakeServing& serving() { return serving_; }
+
+ private:
+  std::string Submit(const Load& load) {
+    std::string id = load.share.caller + std::to_string(submitted_++);
+    serving_.Submit({.id = id,
+                     .prompt_tokens = random_.From(load.least_prompt, load.most_prompt),
+                     .max_tokens = random_.From(1, load.most_output),
+                     .same_tokens = load.same_tokens,
+                     .share = load.share});
+    return id;
+  }
+
+  FakeServing serving_;
+  Random& random_;
+  std::vector<std::pair<Load, std::vector<std::string>>> loads_;
+  std::map<std::string, int64_t> prefilled_;
+  int64_t submitted_ = 0;
+};
+
+// An eighth of the sizes of a server on a CPU: steps of 64 tokens, short prompts of 12 and long ones of
+// 1,000.
+EngineLimits SharedLimits(const KvLayout& layout) {
+  EngineLimits limits = TestLimits(layout, 8000);
+  limits.max_step_tokens = 64;
+  limits.max_sequences = 48;
+  limits.context = 1100;
+  return limits;
+}
+
+// Whatever the lengths of their prompts and however many they have alive, as long as each has always one to
+// compute.
+TEST(SchedulerSharesTest, PrefillTokensGoByWeight) {
+  const uint32_t seed = TestSeed();
+  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
+  Random random(seed);
+  const KvLayout layout = TestLayout({0}, 16);
+  struct Lengths {
+    const char* name;
+    int64_t least, most;
+  };
+  constexpr Lengths kShort = {"short", 12, 12}, kLong = {"long", 1000, 1000}, kMixed = {"mixed", 1, 1000};
+  for (const auto& [light, heavy] : std::vector<std::pair<Lengths, Lengths>>{{kShort, kLong},
+                                                                             {kLong, kShort},
+                                                                             {kLong, kLong},
+                                                                             {kShort, kShort},
+                                                                             {kMixed, kMixed},
+                                                                             {kMixed, kShort}}) {
+    for (const int32_t weight : {1, 3}) {
+      const auto outstanding = [&](const Lengths& of) {
+        return of.most == 12 ? random.From(30, 300) : random.From(2, 100);
+      };
+      const Load light_load = {.share = {"light", 1, 0},
+                               .outstanding = outstanding(light),
+                               .least_prompt = light.least,
+                               .most_prompt = light.most,
+                               .most_output = random.From(1, 3)};
+      const Load heavy_load = {.share = {"heavy", weight, 0},
+                               .outstanding = outstanding(heavy),
+                               .least_prompt = heavy.least,
+                               .most_prompt = heavy.most,
+                               .most_output = random.From(1, 3)};
+      SCOPED_TRACE(std::string(light.name) + " x " + std::to_string(light_load.outstanding) + " against " +
+                   heavy.name + " x " + std::to_string(heavy_load.outstanding) + " of weight " +
+                   std::to_string(weight));
+      SharedServing shared(SharedLimits(layout), layout, random);
+      shared.Add(light_load);
+      shared.Add(heavy_load);
+      shared.Steps(200);
+      shared.TakePrefilled("light");
+      shared.TakePrefilled("heavy");
+      shared.Steps(2000);
+      if (HasFailure()) return;
+      const auto of_light = static_cast<double>(shared.TakePrefilled("light"));
+      const auto of_heavy = static_cast<double>(shared.TakePrefilled("heavy"));
+      EXPECT_NEAR(of_heavy / of_light, weight, 0.1 * weight);
+      shared.Stop();
+    }
+  }
+}
+
+// What the cache knows is nobody's part: it is tokens computed that are shared.
+TEST(SchedulerSharesTest, TokensFromTheCacheAreNotCounted) {
+  const uint32_t seed = TestSeed();
+  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
+  Random random(seed);
+  const KvLayout layout = TestLayout({0}, 16);
+  EngineLimits limits = SharedLimits(layout);
+  limits.prefix_cache = true;
+  SharedServing shared(limits, layout, random);
+  shared.Add({.share = {.caller = "same"},
+              .outstanding = 30,
+              .least_prompt = 850,
+              .most_prompt = 950,
+              .same_tokens = 800});
+  shared.Add({.share = {.caller = "other"}, .outstanding = 30, .least_prompt = 1, .most_prompt = 100});
+  shared.Steps(300);
+  shared.TakePrefilled("same");
+  shared.TakePrefilled("other");
+  shared.Steps(1000);
+  const auto of_same = static_cast<double>(shared.TakePrefilled("same"));
+  EXPECT_NEAR(of_same / static_cast<double>(shared.TakePrefilled("other")), 1, 0.1);
+  EXPECT_GT(shared.serving().scheduler().prefix_hits(), 100'000);
+  shared.Stop();
+}
+
+// A newcomer's first prompt, long or short, beside callers that have had all of the machine and all slots:
+// until its first chunk they are given no more than a prompt each, and two steps' tokens.
+TEST(SchedulerSharesTest, ANewcomerWaitsForOneTurnOfEachCaller) {
+  const uint32_t seed = TestSeed();
+  SCOPED_TRACE("TRAMONTANE_TEST_SEED=" + std::to_string(seed));
+  Random random(seed);
+  const KvLayout layout = TestLayout({0}, 16);
+  for (int64_t round = 0; round < ScaledCount(20, 6); ++round) {
+    const EngineLimits limits = SharedLimits(layout);
+    SharedServing shared(limits, layout, random);
+    std::map<std::string, int64_t> longest;
+    for (int64_t c = random.From(1, 4); c > 0; --c) {
+      const bool is_short = random.OneIn(2);
+      const Load load = {.share = {"c" + std::to_string(c), static_cast<int32_t>(random.From(1, 5)), 0},
+                         .outstanding = random.From(2, 200),
+                         .least_prompt = is_short ? 1 : random.From(1, 1000),
+                         .most_prompt = is_short ? 20 : 1000,
+                         .most_output = random.From(1, 4)};
+      longest[load.share.caller] = load.most_prompt;
+      shared.Add(load);
+    }
+    shared.Steps(random.From(100, 300));
+    for (const auto& [caller, prompt] : longest) shared.TakePrefilled(caller);
+    const int64_t prompt = random.OneIn(2) ? 12 : 1000;
+    shared.serving().Submit({.id = "new", .prompt_tokens = prompt, .max_tokens = 1, .share = {"new"}});
+    int64_t steps = 0;
+    while (!shared.serving().has_ended("new") && shared.serving().sequence("new").scheduled_len() == 0) {
+      shared.Steps(1);
+      ASSERT_LT(++steps, 1000);
+    }
+    int64_t given = 0, most = 2 * int64_t{limits.max_step_tokens};
+    for (const auto& [caller, prompt_of] : longest) {
+      given += shared.TakePrefilled(caller);
+      most += prompt_of;
+    }
+    EXPECT_LE(given, most) << "round " << round << ", a prompt of " << prompt;
+    shared.Stop();
+    if (HasFailure()) return;
+  }
+}
+
 // ---- storms -------------------------------------------------------------------------------------
 
 // Tiny pools, small chunks, up to three steps in flight, choices, prompts that begin alike with the prefix
@@ -416,6 +607,7 @@ TEST(SchedulerSimTest, EverythingFinishesInAStormOverTinyPools) {
   const std::vector<std::vector<int32_t>> models = {{0}, {24}, {0, 24}, {0, 16, 16, 16}, {0, 24, 7}};
   const int64_t storms = ScaledCount(300, 20);
   int64_t preemptions = 0;
+  int64_t set_aside = 0;
   int64_t hits = 0;
   for (int64_t storm = 0; storm < storms; ++storm) {
     const KvLayout layout =
@@ -437,8 +629,11 @@ TEST(SchedulerSimTest, EverythingFinishesInAStormOverTinyPools) {
     limits.decode_gap_ns = random.From(0, 1) * random.From(1, 100);  // a step takes its cost in nanoseconds
     limits.least_step_tokens = static_cast<int32_t>(random.From(0, 8));
     SCOPED_TRACE("storm " + std::to_string(storm) + "\n" + limits.ToString());
+    limits.priority_ageing_ns = random.From(1, 200);
     FakeServing serving(limits, layout);
     serving.step_ns = [](const StepPlan& plan) { return plan.cost; };
+    const int64_t callers = random.From(0, 3);
+    const int32_t priorities = static_cast<int32_t>(random.From(0, 1) * random.From(0, 4));
     const int64_t requests = random.From(1, 30);
     int64_t submitted = 0;
     for (int64_t step = 0; submitted < requests || serving.unfinished() > 0; ++step) {
@@ -456,7 +651,10 @@ TEST(SchedulerSimTest, EverythingFinishesInAStormOverTinyPools) {
                         .prompt_logprobs = random.OneIn(4),
                         .stops_after = random.OneIn(3) ? random.From(1, 20) : -1,
                         .same_tokens = random.From(0, 1) * random.From(0, longest),
-                        .same_text = random.From(0, 2)});
+                        .same_text = random.From(0, 2),
+                        .share = {.caller = std::string(static_cast<size_t>(random.From(0, callers)), 'c'),
+                                  .weight = static_cast<int32_t>(random.From(1, 4)),
+                                  .priority = static_cast<int32_t>(random.From(0, priorities))}});
       }
       if (submitted > 0 && random.OneIn(40))
         serving.Cancel("r" + std::to_string(random.From(0, submitted - 1)));
@@ -465,9 +663,11 @@ TEST(SchedulerSimTest, EverythingFinishesInAStormOverTinyPools) {
     }
     serving.RunUntilIdle(10);
     preemptions += serving.scheduler().preemptions();
+    set_aside += serving.scheduler().set_aside();
     hits += serving.scheduler().prefix_hits();
   }
   EXPECT_GT(preemptions, storms) << "the pools were not tiny";
+  EXPECT_GT(set_aside, storms / 10) << "no slots moved";
   EXPECT_GT(hits, storms / 4) << "nothing was found";
 }
 

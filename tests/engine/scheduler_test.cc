@@ -271,9 +271,10 @@ TEST(SchedulerTest, RowsThatSeeSinksComeBehindThoseOfWindowsAlone) {
 // One sequence under re-evaluation, driven by hand: it discards [6, 16) of 25 tokens, sinks 0..5.
 class Reevaluation : public testing::Test {
  protected:
-  void Start(int64_t pool_pages) {
+  void Start(int64_t pool_pages, int32_t max_sequences = 64) {
     EngineLimits limits = TestLimits(layout_, pool_pages);
     limits.context = 32;
+    limits.max_sequences = max_sequences;
     scheduler_.emplace(limits, layout_);
     request_.context_policy =
         ContextPolicy{.type = ContextPolicyType::kReevaluate, .n_ctx = 24, .n_keep = 6, .n_discard = 10};
@@ -281,6 +282,7 @@ class Reevaluation : public testing::Test {
   }
   void Admit(Request* request, Sequence* sequence, const char* id, size_t prompt_tokens, int64_t max_len) {
     request->id = id;
+    request->share.caller = "all of them";
     request->prompt.assign(prompt_tokens, 1);
     sequence->request = request;
     sequence->tokens = SequenceTokens(request->prompt);
@@ -358,6 +360,26 @@ TEST_F(Reevaluation, WaitsBehindThePromptsThatWereThere) {
   EXPECT_EQ(plan.rows[0].sequence, &other);
   EXPECT_TRUE(Older(other, sequence_));
   scheduler_->Finish(&other);
+  scheduler_->Finish(&sequence_);
+}
+
+// Ages of one caller's go by arrival, also where one gets its slot long after the discard of another that
+// arrived later.
+TEST_F(Reevaluation, IsYoungerThanWhatWaitedForSlotsWhenItDiscarded) {
+  Start(/*pool_pages=*/100, /*max_sequences=*/2);
+  Request busy_request, late_request;
+  Sequence busy, late;
+  Admit(&busy_request, &busy, "busy", 9, 32);
+  StepToTheDiscard();
+  Admit(&late_request, &late, "late", 9, 32);
+  Step();
+  Discard();
+  while (sequence_.state() != SequenceState::kDecode) Step();
+  scheduler_->Finish(&busy);
+  Step();
+  ASSERT_GT(late.slots(), 0);
+  EXPECT_TRUE(Older(late, sequence_));
+  scheduler_->Finish(&late);
   scheduler_->Finish(&sequence_);
 }
 
@@ -654,7 +676,7 @@ TEST(EngineLimitsTest, PrintsEveryBoundWithWhatHappensThere) {
               ::testing::HasSubstr("recorded_rows = 1 2 4 8 16 24 32 40 48 56 64: a wider decode step"));
   EXPECT_THAT(text, ::testing::HasSubstr("recorded_rows with sinks = 1 2 4 8 16 32 64: likewise\n"));
   EXPECT_THAT(text, ::testing::HasSubstr("prefix_cache = off: a page is free as soon as"));
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 35);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 36);
 }
 
 TEST(LanePolicyTest, HasANameThatReadsBack) {

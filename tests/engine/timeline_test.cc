@@ -6,6 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "tests/engine/fake_serving.h"
 
 namespace tramontane {
@@ -381,6 +385,286 @@ TEST(TimelineTest, ChunksShrinkAsTheirTokensAttendMoreKeys) {
   while (serving.sequence("a").scheduled_len() < 79) serving.Steps(1);
   EXPECT_THAT(serving.last_plan(), ::testing::HasSubstr("cost 21: a.0[78,79)"))
       << "one token, over the budget";
+}
+
+// ---- shares ---------------------------------------------------------------------------------------
+
+// A flood of prompts of 16 is there when n comes with one. It is not behind all of them: it waits for the one
+// that has begun, and what the oldest leaves goes to it.
+//
+//   step     1     2         3           4       5
+//   prefill  f0 8  f0 4 n 4  f0 4* n 4   n 8*    f1 8
+TEST(TimelineTest, ANewcomerWaitsForOneTurnOfAFlood) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout), layout);
+  for (int i = 0; i < 6; ++i) {
+    serving.Submit(
+        {.id = "f" + std::to_string(i), .prompt_tokens = 16, .max_tokens = 1, .share = {.caller = "flood"}});
+  }
+  serving.Steps(1);
+  serving.Submit({.id = "n", .prompt_tokens = 16, .max_tokens = 1, .share = {.caller = "new"}});
+  EXPECT_THAT(serving.Steps(4),
+              ElementsAre("step 2 prefill cost 9: f0.0[8,12) n.0[0,4)",
+                          "step 3 prefill cost 9: f0.0[12,16)* n.0[4,8)", "step 4 prefill cost 9: n.0[8,16)*",
+                          "step 5 prefill cost 9: f1.0[0,8)"));
+}
+
+// The same where each prompt is half a step.
+//
+//   step     1         2         3         4
+//   prefill  f0* f1*   f2* n0*   f3* n1*   f4* f5*
+TEST(TimelineTest, ShortPromptsOfTwoCallersGoInTurn) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout), layout);
+  const auto submit = [&](const std::string& caller, int number) {
+    serving.Submit({.id = caller + std::to_string(number),
+                    .prompt_tokens = 4,
+                    .max_tokens = 1,
+                    .share = {.caller = caller}});
+  };
+  for (int i = 0; i < 6; ++i) submit("f", i);
+  serving.Steps(1);
+  for (int i = 0; i < 2; ++i) submit("n", i);
+  EXPECT_THAT(serving.Steps(3), ElementsAre("step 2 prefill cost 9: f2.0[0,4)* n0.0[0,4)*",
+                                            "step 3 prefill cost 9: f3.0[0,4)* n1.0[0,4)*",
+                                            "step 4 prefill cost 9: f4.0[0,4)* f5.0[0,4)*"));
+}
+
+// Tags, in tokens: a's prompts of 8 have 0, 8, 16; b's, of weight 3, have 0, 8/3, 16/3, 8, ...
+TEST(TimelineTest, PrefillGoesByWeight) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout), layout);
+  for (int i = 0; i < 3; ++i) {
+    serving.Submit(
+        {.id = "a" + std::to_string(i), .prompt_tokens = 8, .max_tokens = 1, .share = {.caller = "a"}});
+  }
+  for (int i = 0; i < 6; ++i) {
+    serving.Submit({.id = "b" + std::to_string(i),
+                    .prompt_tokens = 8,
+                    .max_tokens = 1,
+                    .share = {.caller = "b", .weight = 3}});
+  }
+  std::string order;
+  serving.on_plan = [&](const StepPlan& plan) { order += plan.rows[0].sequence->request->id + " "; };
+  serving.RunUntilIdle(10);
+  EXPECT_EQ(order, "a0 b0 b1 b2 a1 b3 b4 b5 a2 ");
+}
+
+// L has weight 3 and is the oldest: it has half of each step at least. Prompts of 4 of another caller have
+// the other half until they are a step's tokens ahead of what L has got by its weight; then every other step.
+//
+//   step     1..4     5    6      7    8      9     10
+//   prefill  L 4 s 4  L 8  L 4 s  L 8  L 4 s  L 8*  s s
+TEST(TimelineTest, ShortPromptsPassALongOneOfAnotherCallerWithinTheirPart) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout), layout);
+  serving.Submit({.id = "L", .prompt_tokens = 48, .max_tokens = 1, .share = {.caller = "a", .weight = 3}});
+  for (int i = 0; i < 8; ++i) {
+    serving.Submit(
+        {.id = "s" + std::to_string(i), .prompt_tokens = 4, .max_tokens = 1, .share = {.caller = "b"}});
+  }
+  serving.Steps(3);
+  EXPECT_THAT(
+      serving.Steps(7),
+      ElementsAre("step 4 prefill cost 9: L.0[12,16) s3.0[0,4)*", "step 5 prefill cost 9: L.0[16,24)",
+                  "step 6 prefill cost 9: L.0[24,28) s4.0[0,4)*", "step 7 prefill cost 9: L.0[28,36)",
+                  "step 8 prefill cost 9: L.0[36,40) s5.0[0,4)*", "step 9 prefill cost 9: L.0[40,48)*",
+                  "step 10 prefill cost 9: s6.0[0,4)* s7.0[0,4)*"));
+}
+
+// What nobody who is behind can use goes to those that are ahead: b is alone in the end.
+//
+//   step     1           2
+//   prefill  a* b0* ...  b2* b3*
+TEST(TimelineTest, ACallerAloneHasTheWholeStep) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout), layout);
+  serving.Submit({.id = "a", .prompt_tokens = 2, .max_tokens = 1, .share = {.caller = "a", .weight = 1000}});
+  for (int i = 0; i < 4; ++i) {
+    serving.Submit(
+        {.id = "b" + std::to_string(i), .prompt_tokens = 3, .max_tokens = 1, .share = {.caller = "b"}});
+  }
+  EXPECT_THAT(serving.Steps(2), ElementsAre("step 1 prefill cost 9: a.0[0,2)* b0.0[0,3)* b1.0[0,3)*",
+                                            "step 2 prefill cost 7: b2.0[0,3)* b3.0[0,3)*"));
+}
+
+// Those that have used up their part wait behind newcomers, also where they have nothing alive between two
+// requests: a has had 16 more than b when it comes back.
+TEST(TimelineTest, ACallerThatAsksForOneThingAfterAnotherIsNoNewcomerEachTime) {
+  const KvLayout layout = TestLayout({0}, 4);
+  FakeServing serving(EightTokenSteps(layout), layout);
+  const auto submit = [&](const char* id, const char* caller) {
+    serving.Submit({.id = id, .prompt_tokens = 16, .max_tokens = 1, .share = {.caller = caller}});
+  };
+  submit("a0", "a");
+  submit("b0", "b");
+  submit("b1", "b");
+  submit("b2", "b");
+  serving.Steps(3);
+  ASSERT_TRUE(serving.has_ended("a0"));
+  submit("a1", "a");
+  EXPECT_EQ(serving.scheduler().callers().known(), 2u);
+  std::string order;
+  serving.on_plan = [&](const StepPlan& plan) {
+    for (const StepRow& row : plan.rows) {
+      if (plan.Draws(row) > 0) order += row.sequence->request->id + " ";
+    }
+  };
+  serving.RunUntilIdle(20);
+  EXPECT_EQ(order, "b0 b1 a1 b2 ") << "a newcomer would be in front of b1";
+  submit("c", "c");
+  serving.Steps(1);
+  EXPECT_EQ(serving.scheduler().callers().known(), 1u) << "of a step without prompts on nobody owes anything";
+}
+
+// One slot. The least priority goes first, in order of arrival.
+TEST(TimelineTest, TheLeastPriorityGoesFirst) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.max_sequences = limits.max_choices = 1;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a", .prompt_tokens = 8, .max_tokens = 1, .share = {.caller = "", .priority = 7}});
+  serving.Steps(1);
+  const std::pair<const char*, int32_t> kAsked[] = {{"five", 5}, {"zero", 0}, {"best", -2}, {"zero too", 0}};
+  for (const auto& [id, priority] : kAsked)
+    serving.Submit(
+        {.id = id, .prompt_tokens = 8, .max_tokens = 1, .share = {.caller = "", .priority = priority}});
+  EXPECT_THAT(serving.Steps(4),
+              ElementsAre("step 2 prefill cost 9: best.0[0,8)*", "step 3 prefill cost 9: zero.0[0,8)*",
+                          "step 4 prefill cost 9: zero too.0[0,8)*", "step 5 prefill cost 9: five.0[0,8)*"));
+}
+
+// One slot, a step takes 9 ns, and so much of waiting makes up for one of priority. p, of priority 3, waits
+// from the beginning on behind a stream of 0: those that come within 27 ns pass it.
+//
+//   arrives  p q0  q1    q2    q3    q4    q5
+//   step     q0    q1    q2    p     q3    q4
+TEST(TimelineTest, WaitingMakesUpForPriority) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.max_sequences = limits.max_choices = 1;
+  limits.priority_ageing_ns = 9;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "p", .prompt_tokens = 8, .max_tokens = 1, .share = {.caller = "", .priority = 3}});
+  std::vector<std::string> plans;
+  for (int i = 0; i < 6; ++i) {
+    serving.Submit({.id = "q" + std::to_string(i), .prompt_tokens = 8, .max_tokens = 1});
+    plans.push_back(serving.Steps(1)[0]);
+  }
+  EXPECT_THAT(plans, ElementsAre("step 1 prefill cost 9: q0.0[0,8)*", "step 2 prefill cost 9: q1.0[0,8)*",
+                                 "step 3 prefill cost 9: q2.0[0,8)*", "step 4 prefill cost 9: q3.0[0,8)*",
+                                 "step 5 prefill cost 9: p.0[0,8)*", "step 6 prefill cost 9: q4.0[0,8)*"));
+}
+
+// The same with slots for all: while it has level 3 p gets nothing, short as it is; then it is as old as its
+// tag says, before those that came later.
+TEST(TimelineTest, WaitingMakesUpForPriorityWithASlot) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.priority_ageing_ns = 9;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "p", .prompt_tokens = 4, .max_tokens = 1, .share = {.caller = "", .priority = 3}});
+  std::vector<std::string> plans;
+  for (int i = 0; i < 5; ++i) {
+    serving.Submit({.id = "q" + std::to_string(i), .prompt_tokens = 16, .max_tokens = 1});
+    plans.push_back(serving.Steps(1)[0]);
+  }
+  EXPECT_THAT(plans,
+              ElementsAre("step 1 prefill cost 9: q0.0[0,8)", "step 2 prefill cost 9: q0.0[8,16)*",
+                          "step 3 prefill cost 9: q1.0[0,8)", "step 4 prefill cost 9: p.0[0,4)* q1.0[8,12)",
+                          "step 5 prefill cost 9: q1.0[12,16)* q2.0[0,4)"));
+}
+
+// Four slots, all of f, when n comes with three prompts: two are its part, so the youngest two of f, f3 and
+// f2, give up pages and slots. As slots come back it is the turn of who holds fewer.
+//
+//   slots    f0 f1 f2 f3   f0 f1 n0 n1   f0 f1 n2 f2   ..
+TEST(TimelineTest, TheYoungestOfTheCallerWithMostSlotsAreSetAside) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.max_sequences = 4;
+  FakeServing serving(limits, layout);
+  for (int i = 0; i < 5; ++i) {
+    serving.Submit(
+        {.id = "f" + std::to_string(i), .prompt_tokens = 1, .max_tokens = 6, .share = {.caller = "f"}});
+  }
+  serving.Steps(2);
+  for (int i = 0; i < 3; ++i) {
+    serving.Submit(
+        {.id = "n" + std::to_string(i), .prompt_tokens = 2, .max_tokens = 4, .share = {.caller = "n"}});
+  }
+  EXPECT_THAT(serving.Steps(6),
+              ElementsAre("step 3 prefill cost 5: n0.0[0,2)* n1.0[0,2)*",
+                          "step 4 decode cost 4: f0.0[2,3)* f1.0[2,3)* n0.0[2,3)* n1.0[2,3)*",
+                          "step 5 decode cost 4: f0.0[3,4)* f1.0[3,4)* n0.0[3,4)* n1.0[3,4)*",
+                          "step 6 decode cost 4: f0.0[4,5)* f1.0[4,5)* n0.0[4,5)* n1.0[4,5)*",
+                          "step 7 prefill cost 6: f2.0[0,3)* n2.0[0,2)*",
+                          "step 8 decode cost 4: f0.0[5,6)* f1.0[5,6)* f2.0[3,4)* n2.0[2,3)*"));
+  serving.RunUntilIdle(30);
+  EXPECT_EQ(serving.scheduler().preemptions(), 2);
+  for (const char* id : {"f2", "f3"}) {
+    EXPECT_EQ(serving.ended(id).usage[0].preemptions, 1);
+    EXPECT_THAT(serving.ended(id).completion_tokens, ElementsAre(6));
+  }
+}
+
+// Slots that come back one by one are kept for b, which needs two, once it is next: c, whose weight is
+// larger, does not pass it.
+TEST(TimelineTest, SlotsAreSavedForARequestThatNeedsSeveral) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.max_sequences = limits.max_choices = 2;
+  FakeServing serving(limits, layout);
+  serving.Submit({.id = "a0", .prompt_tokens = 1, .max_tokens = 3, .share = {.caller = "a"}});
+  serving.Submit({.id = "a1", .prompt_tokens = 1, .max_tokens = 6, .share = {.caller = "a"}});
+  serving.Steps(1);
+  serving.Submit({.id = "b", .prompt_tokens = 1, .max_tokens = 2, .choices = 2, .share = {.caller = "b"}});
+  serving.Steps(3);
+  ASSERT_TRUE(serving.has_ended("a0"));
+  serving.Submit({.id = "c", .prompt_tokens = 1, .max_tokens = 2, .share = {.caller = "c", .weight = 1000}});
+  EXPECT_THAT(serving.Steps(3),
+              ElementsAre("step 5 decode cost 1: a1.0[4,5)*", "step 6 decode cost 1: a1.0[5,6)*",
+                          "step 7 prefill cost 2: b.0[0,1)*2"));
+  serving.RunUntilIdle(10);
+}
+
+// Nobody is set aside for a caller that has its part, 2 of 6 slots, though another has 3 and a third only 1;
+// nor for one whose priority is worse.
+TEST(TimelineTest, NobodyIsSetAsideForMoreThanAPartOrForAWorsePriority) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.max_sequences = 6;
+  for (const int32_t priority : {0, 1}) {
+    FakeServing serving(limits, layout);
+    for (const std::string caller : {"f", "f", "f", "n", "n", priority == 0 ? "x" : "f", "n"}) {
+      serving.Submit({.id = caller + std::to_string(serving.unfinished()),
+                      .prompt_tokens = 1,
+                      .max_tokens = 6,
+                      .share = {.caller = caller, .priority = caller == "n" ? priority : 0}});
+    }
+    serving.RunUntilIdle(30);
+    EXPECT_EQ(serving.scheduler().set_aside(), 0);
+  }
+}
+
+// A prompt that needs a slot for each of its three choices waits for them all, and what another caller has
+// too many of is set aside for them together; n's choices go back and forth in the end, one by one.
+TEST(TimelineTest, ARequestOfManyChoicesIsGivenSlotsTogether) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.max_sequences = 6;
+  FakeServing serving(limits, layout);
+  for (int i = 0; i < 6; ++i) {
+    serving.Submit(
+        {.id = "f" + std::to_string(i), .prompt_tokens = 1, .max_tokens = 6, .share = {.caller = "f"}});
+  }
+  serving.Steps(1);
+  serving.Submit({.id = "n", .prompt_tokens = 2, .max_tokens = 4, .choices = 3, .share = {.caller = "n"}});
+  EXPECT_THAT(serving.Steps(2), ElementsAre("step 2 prefill cost 3: n.0[0,2)*3",
+                                            "step 3 decode cost 6 copies 2: f0.0[1,2)* f1.0[1,2)* f2.0[1,2)* "
+                                            "n.0[2,3)* n.1[2,3)* n.2[2,3)*"));
+  serving.RunUntilIdle(40);
+  EXPECT_EQ(serving.scheduler().preemptions(), 3);
 }
 
 // ---- the time between two decode steps ------------------------------------------------------------
