@@ -183,6 +183,45 @@ TEST_P(Determinism, PreemptionChangesNoBit) {
   EXPECT_EQ(squeezed, RunAlone());
 }
 
+// Of four slots two go to a second caller, again and again: who is set aside goes on in another slot, with
+// its penalties, its grammar, or as one of several choices.
+TEST_P(Determinism, SlotsThatAreGivenToAnotherCallerChangeNoBit) {
+  const std::vector<Bytes> alone = RunAlone();
+  Request several = SomeRequests()[2];
+  several.choices = 3;
+  CpuEngine other(path_, Roomy());
+  auto several_alone = other.Submit(several);
+  other.RunToEnd({several_alone.get()});
+
+  CpuEngine::Options options = Roomy();
+  options.limits.max_sequences = 4;
+  CpuEngine test(path_, options);
+  std::vector<std::unique_ptr<StreamReader>> readers;
+  const auto submit = [&](Request request, const char* caller) {
+    request.share.caller = caller;
+    readers.push_back(test.Submit(std::move(request)));
+  };
+  for (const Request& request : SomeRequests()) submit(request, "many");
+  submit(several, "many");
+  const size_t compared = readers.size();
+  for (uint32_t i = 0; !readers[compared - 1]->done(); ++i) {
+    if (i % 5 == 3) submit(MakeRequest("other" + std::to_string(i), 4, 3, i), "few");
+    test.Step();
+    for (const auto& reader : readers) reader->Poll();
+  }
+  std::vector<StreamReader*> all;
+  for (const auto& reader : readers) all.push_back(reader.get());
+  test.RunToEnd(all);
+  EXPECT_GT(test.engine().Load().preemptions, 10) << "few were set aside";
+  int32_t of_several = 0;
+  for (int32_t c = 0; c < 3; ++c) {
+    EXPECT_EQ(BytesOf(*readers[compared - 1], c), BytesOf(*several_alone, c));
+    of_several += readers[compared - 1]->choice(c).end().usage.preemptions;
+  }
+  EXPECT_GT(of_several, 0);
+  for (size_t i = 0; i + 1 < compared; ++i) EXPECT_EQ(BytesOf(*readers[i]), alone[i]) << i;
+}
+
 TEST_P(Determinism, ThreadsAndSlicesOfLogitsChangeNoBit) {
   CpuEngine::Options options = Roomy();
   options.threads = 2;

@@ -263,6 +263,9 @@ class Storm {
     if (!requests_.empty() && Chance(0.5)) BeginAsAnother(&request);
     if (Chance(0.2)) request.cache_salt = "salt";
     request.prefers_cache = Chance(0.2);
+    request.share = {.caller = std::string(static_cast<size_t>(Number(0, 3)), 'c'),
+                     .weight = static_cast<int32_t>(Number(1, 3)),
+                     .priority = Chance(0.2) ? static_cast<int32_t>(Number(-2, 2)) : 0};
     request.choices = Chance(0.2) ? static_cast<int32_t>(Number(2, 3)) : 1;
     request.sampling.temperature = Chance(0.3) ? 0.0f : 0.9f;
     request.sampling.seed = random_();
@@ -486,6 +489,7 @@ class Storm {
 EngineLimits Stormy() {
   EngineLimits limits = SmallLimits(/*pool_pages=*/48);  // one sequence of the context needs about 30
   limits.max_queued_requests = 12;
+  limits.priority_ageing_ns = 20'000'000;
   limits.max_partial_prefills = 3;
   limits.output_queue_steps = 3;
   limits.max_constraint_step_ns = 1;  // no mask is waited for: rows sit steps out all the time
