@@ -23,18 +23,10 @@ constexpr int64_t kMaxDeviceBytes = 1 << 20;
 constexpr int64_t kMaxTablesBytes = 16 << 20;
 
 // The settings of `serve` that decide what is simulated, under the same names.
-constexpr const char* kSettings[] = {"kv_dtype",
-                                     "kv_group",
-                                     "page_size",
-                                     "prefix_cache",
-                                     "context",
-                                     "max_sequences",
-                                     "max_queued_requests",
-                                     "max_step_tokens",
-                                     "max_partial_prefills",
-                                     "lane_policy",
-                                     "max_prefill_steps",
-                                     "decode_gap_ms"};
+constexpr const char* kSettings[] = {
+    "kv_dtype",      "kv_group",          "page_size",           "prefix_cache",    "context",
+    "max_sequences", "priority_ageing",   "max_queued_requests", "max_step_tokens", "max_partial_prefills",
+    "lane_policy",   "max_prefill_steps", "decode_gap_ms"};
 
 const Setting& SettingOf(std::string_view key) {
   const std::vector<Setting>& settings = ServeSettings();
@@ -66,6 +58,7 @@ EngineLimits LimitsOf(const ServeConfig& config) {
   limits.prefix_cache = config.prefix_cache == "on";
   limits.max_sequences = static_cast<int32_t>(config.max_sequences);
   limits.max_choices = 1;
+  limits.priority_ageing_ns = std::llround(config.priority_ageing * 1e9);
   limits.max_queued_requests = static_cast<int32_t>(config.max_queued_requests);
   limits.max_step_tokens =
       static_cast<int32_t>(config.max_step_tokens > 0 ? config.max_step_tokens : kGpuStepTokens);

@@ -178,6 +178,8 @@ const std::vector<Setting>& ServeSettings() {
             "none|sinks|shift|reevaluate",
             "how texts go on when their context is full, unless a request says; none: they end"),
       Integer("max_sequences", &C::max_sequences, 1, 4096, "N", "choices running at once; later ones wait"),
+      Seconds("priority_ageing", &C::priority_ageing, 0.001, 86400.0,
+              "of waiting make up for one of priority"),
       Integer("max_queued_requests", &C::max_queued_requests, 1, 1 << 20, "N",
               "requests waiting to run; one more is refused with RESOURCE_EXHAUSTED"),
       Integer("max_unread_tokens", &C::max_unread_tokens, 1, int64_t{1} << 26, "N",

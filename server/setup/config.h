@@ -75,6 +75,7 @@ struct ServeConfig {
   int64_t context = 0;                  // 0: the model's
   std::string context_policy = "none";  // none, sinks, shift, reevaluate: of requests that bring none
   int64_t max_sequences = 64;
+  double priority_ageing = 10.0;  // seconds
   int64_t max_queued_requests = 2048;
   int64_t max_unread_tokens = 32'768;  // of a choice; or the context where that is more
   int64_t max_choices = 16;

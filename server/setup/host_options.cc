@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <limits>
@@ -131,6 +132,7 @@ StatusOr<EngineHostOptions> MakeHostOptions(const ServeConfig& config, const Ope
   limits.prefix_cache = config.prefix_cache == "on";
   limits.context_policy = DefaultPolicy(config.context_policy);
   limits.max_sequences = static_cast<int32_t>(config.max_sequences);
+  limits.priority_ageing_ns = std::llround(config.priority_ageing * 1e9);
   limits.max_queued_requests = static_cast<int32_t>(config.max_queued_requests);
   limits.max_unread_tokens = config.max_unread_tokens;
   limits.max_choices = static_cast<int32_t>(std::min(config.max_choices, config.max_sequences));

@@ -263,7 +263,7 @@ TEST(CommandLineTest, SettingsReachTheEngineAndTheServer) {
                  "--max-streams",          "79",     "--max-compile-ms",       "80",
                  "--grammar-cache-bytes",  "300MiB", "--lane-policy",          "decode-first",
                  "--decode-gap-ms",        "125",    "--max-unread-tokens",    "70000",
-                 "--grpc-max-connections", "0"});
+                 "--grpc-max-connections", "0",      "--priority-ageing",      "2.5"});
   served.program.Signal(SIGTERM);
   EXPECT_EQ(served.program.Wait(), 0);
   for (const char* limit :
@@ -271,7 +271,7 @@ TEST(CommandLineTest, SettingsReachTheEngineAndTheServer) {
         "limit: max_queued_requests = 77:", "limit: max_queued_work = 78:", "limit: max_streams = 79:",
         "limit: max_answer_bytes = 268435456:", "limit: lane_policy = decode-first:",
         "limit: decode_gap_ns = 125000000:", "limit: max_unread_tokens = 70000:",
-        "limit: max_unread_bytes = 268435456:",
+        "limit: max_unread_bytes = 268435456:", "limit: priority_ageing_ns = 2500000000:",
         "memory beside the plan: no bound, because there is none of grpc_max_connections; the others "}) {
     EXPECT_THAT(served.program.err(), HasSubstr(limit));
   }
