@@ -143,6 +143,31 @@ void Burst() {
   Print("4,000 prompts of a token at once", victim);
 }
 
+// Of a caller each and of fifty priorities, behind one caller that has all slots, with endless texts in them.
+void ManyCallers() {
+  constexpr int32_t kSlots = 128, kCallers = 4000;
+  Victim victim({.sequences = kSlots});
+  std::vector<Stream> flood, others;
+  const auto submit = [&](Request request, const std::string& caller, int32_t priority) {
+    request.share = {.caller = caller, .weight = 1, .priority = priority};
+    return victim.Submit(std::move(request));
+  };
+  const auto step_until = [&](const std::function<bool()>& done) {
+    victim.StepUntil([&] {
+      for (const Stream& stream : flood) (void)stream->Take();
+      return done();
+    });
+  };
+  for (int32_t i = 1; i <= 2 * kSlots; ++i) flood.push_back(submit(Endless(i), "flood", i % 50));
+  step_until([&] { return victim.engine().Load().running == kSlots; });
+  victim.Forget();
+  for (int32_t i = 1; i <= kCallers; ++i)
+    others.push_back(submit(RequestOf(10'000 + i, 1, 1), std::to_string(i), i % 50 - 100));
+  step_until([&] { return victim.engine().Load().finished_requests == kCallers; });
+  Print("4,000 callers' prompts behind one that has 128 slots", victim);
+  for (const Stream& stream : flood) stream->Cancel();
+}
+
 void LongPrompts() {
   Victim victim({.sequences = 64});
   std::vector<Stream> texts;
@@ -260,9 +285,14 @@ void DiskRestores() {
 
 int RunAdversary(const char* only) {
   std::printf("%-58s  %10s  %8s\n", "beside a stream, by processor time", "longest us", "all ms");
-  constexpr std::pair<const char*, void (*)()> kRows[] = {
-      {"burst", Burst},           {"prompts", LongPrompts},      {"hang-ups", HangUps}, {"ends", LongHangUps},
-      {"candidates", Candidates}, {"transfers", SaveAndRestore}, {"disk", DiskRestores}};
+  constexpr std::pair<const char*, void (*)()> kRows[] = {{"burst", Burst},
+                                                          {"callers", ManyCallers},
+                                                          {"prompts", LongPrompts},
+                                                          {"hang-ups", HangUps},
+                                                          {"ends", LongHangUps},
+                                                          {"candidates", Candidates},
+                                                          {"transfers", SaveAndRestore},
+                                                          {"disk", DiskRestores}};
   for (const auto& [name, run] : kRows) {
     if (only == nullptr || std::strcmp(only, name) == 0) run();
   }

@@ -2,7 +2,7 @@
 // Plan, building sampling inputs, Apply, Publish. The output thread runs beside it, as in a server.
 //
 //   build/release/bin/step_bench [STEPS]
-//   build/release/bin/step_bench --adversary [burst|prompts|hang-ups|ends|candidates|transfers|disk]
+//   build/release/bin/step_bench --adversary [burst|callers|prompts|hang-ups|ends|candidates|transfers|disk]
 //       the longest step under the worst that requests do (step_adversary.h)
 //
 // The aim: a median below 50 us with 64 sequences. `traced us` is the median while somebody reads a trace of
