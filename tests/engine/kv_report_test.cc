@@ -113,6 +113,7 @@ TEST(LiveReport, IsOfWhatRunsAndVisitsNothingThatWaits) {
   }
   EXPECT_NE(report->requests[0].stream, report->requests[1].stream);
   test.RunToEnd({first.get(), second.get(), third.get()});
+  test.Step();  // lets go of the last
   const auto after = *test.engine().AskLive();
   test.engine().Step();
   ASSERT_NE(after->answer(), nullptr);

@@ -94,6 +94,17 @@ TEST(Fields, APriorityTravelsWithEveryKindOfRequest) {
             "priority");
 }
 
+TEST(Fields, ALimitOfTimeTravels) {
+  EXPECT_EQ(ChatWith(R"("time_limit_ms":1500)").calls[0].stopping().time_limit_ms(), 1500);
+  EXPECT_EQ(CompletionWith(R"("time_limit_ms":0)").calls[0].stopping().time_limit_ms(), 0);
+  EXPECT_EQ(ChatFaultWith(R"("time_limit_ms":86400001)").message,
+            "time_limit_ms: is 86400001; the range is from 0 to 86400000");
+  EXPECT_EQ(ChatFaultWith(R"("time_limit_ms":-1)").param, "time_limit_ms");
+  GenerationRequest response;
+  ASSERT_FALSE(ParseResponses(R"({"input":"a","time_limit_ms":7})", kContext, &response));
+  EXPECT_EQ(response.calls[0].stopping().time_limit_ms(), 7);
+}
+
 TEST(Fields, ARepetitionPenaltyThatLeavesNoNumberIsRefused) {
   EXPECT_EQ(ChatFaultWith(R"("repetition_penalty":1e-40)").message,
             "repetition_penalty: is 1e-40; the range is from 0.01 to 100");

@@ -151,6 +151,12 @@ std::vector<Field> StoppingFields(const FieldLimits& limits) {
        .doc = "Go on past the token that ends the text (to measure). Default false.",
        .path = "stopping.ignore_eos",
        .apply = Into<&Request::mutable_stopping, &v1::Stopping::set_ignore_eos>},
+      {.name = "time_limit_ms",
+       .shape = Integer(0, kMostTimeLimitMsField),
+       .doc = "Milliseconds from the request on, after which the answer ends with what there is, as at its "
+              "length. Default 0: none.",
+       .path = "stopping.time_limit_ms",
+       .apply = Into<&Request::mutable_stopping, &v1::Stopping::set_time_limit_ms>},
   };
 }
 

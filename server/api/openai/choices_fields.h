@@ -13,6 +13,7 @@ namespace tramontane {
 inline constexpr int64_t kMaxRequestIdFieldBytes = 64;  // leaves room for the number of the prompt
 inline constexpr int64_t kMaxCacheSaltFieldBytes = 256;
 inline constexpr int64_t kMaxSessionFieldBytes = 64;
+inline constexpr double kMostTimeLimitMsField = 24 * 3600 * 1000;
 inline constexpr double kMostPriorityField = 1000;  // and the least is as far below 0
 
 // ---- requests -----------------------------------------------------------------------------------

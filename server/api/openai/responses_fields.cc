@@ -147,8 +147,8 @@ std::vector<Field> ResponsesFields(const FieldLimits& limits) {
   const Shape chat = ChatCompletionShape(limits);
   for (const char* name :
        {"model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-        "frequency_penalty", "seed", "stop", "min_tokens", "ignore_eos", "stream", "parallel_tool_calls",
-        "thinking_token_budget", "cache_salt", "priority", "context_policy"}) {
+        "frequency_penalty", "seed", "stop", "min_tokens", "ignore_eos", "time_limit_ms", "stream",
+        "parallel_tool_calls", "thinking_token_budget", "cache_salt", "priority", "context_policy"}) {
     fields.push_back(ChatRow(chat, name));
   }
   std::vector<Field> foreign = ForeignResponsesFields();
