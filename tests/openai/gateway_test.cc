@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "server/access/doorkeeper.h"
@@ -603,6 +604,37 @@ TEST_F(GatewayTest, RequestsAndTokensAreCountedByWhatIsAnswered) {
   EXPECT_EQ(counted(), expected);
   gateway_->Stop();
   EXPECT_EQ(counted(), expected) << "each once";
+}
+
+TEST_F(GatewayTest, StagesAreCountedByWhatServersSayOfThem) {
+  const auto counts = std::make_shared<RequestCounts>();
+  options_.request_counts = counts;
+  options_.counts_events = true;
+  client_.on_generate = [](FakeInferenceCall& call) {
+    call.Put(StartedEvent(200));
+    call.Put(DeltaEvent(0, "words", 1));
+    v1::GenerateResponse end = FinishedEvent(0, v1::FINISH_REASON_LENGTH, 200, 1);
+    v1::Timings& timings = *end.mutable_finished()->mutable_timings();
+    timings.set_tokenize_ms(1);
+    timings.set_queue_ms(2);
+    timings.set_prefill_run_ms(4);
+    timings.set_prefill_wait_ms(0);
+    timings.set_sample_ms(8);
+    timings.set_hold_ms(16);
+    call.Put(std::move(end));
+    call.End();
+  };
+  EXPECT_EQ(Ask(HttpPost("/v1/completions", R"({"prompt": "a", "stream": true})")).status, 200);
+  EXPECT_EQ(Ask(HttpPost("/v1/completions", R"({"prompt": "a"})")).status, 200);
+  MetricsPage page;
+  counts->AddStagesTo(TtftStage::kReceive, &page);
+  const MetricSeries series = SeriesOf(page.Text());
+  EXPECT_EQ(SumOf(series, "tramontane_ttft_stage_seconds_count", R"(prompt="le1k")"), 2 * TtftStages::kCount);
+  EXPECT_EQ(SumOf(series, "tramontane_ttft_stage_seconds_count"), 2 * TtftStages::kCount);
+  for (const auto& [stage, seconds] : {std::pair("queue", 0.004), std::pair("sample", 0.016)}) {
+    const std::string labels = std::string("{stage=\"") + stage + "\",prompt=\"le1k\"}";
+    EXPECT_NEAR(series.at("tramontane_ttft_stage_seconds_sum" + labels), seconds, 1e-9);
+  }
 }
 
 TEST_F(GatewayTest, AStreamWhoseCallIsEndedSaysSoOnce) {
