@@ -8,7 +8,9 @@
 #include <memory>
 #include <utility>
 
+#include "server/api/shared/generation_timing.h"
 #include "server/call/caller.h"
+#include "server/http/http.h"
 #include "server/watch/request_counts.h"
 #include "server/watch/ttft_stages.h"
 #include "tramontane/v1/inference.pb.h"
@@ -28,14 +30,21 @@ class EventCounts {
       prompt_tokens_ = event.started().prompt_tokens();
       tokens_->prompt += event.started().prompt_tokens();
     }
+    if (event.has_finished()) told_[call] = event.finished().timings();
     if (!event.has_delta()) return;
     int64_t& known = tokens_of_[{call, event.delta().choice()}];
     tokens_->generation += event.delta().completion_tokens() - known;
     known = event.delta().completion_tokens();
   }
-  // Where the time to the first content went, as it is known in the end.
-  void NoteStages(const v1::Timings& timings) const {
-    if (counts_ == nullptr || !timings.has_deliver_ms()) return;
+  // Where the time to the first content went. `timing`: a copy, which is told of the choice's end here: only
+  // answers that say the time have told it before.
+  void NoteStages(GenerationTiming timing, const HttpRequest& request) const {
+    if (counts_ == nullptr || !timing.first_call()) return;
+    const auto told = told_.find(*timing.first_call());
+    if (told == told_.end()) return;
+    timing.NoteEnd(told->first, told->second, request);
+    const v1::Timings& timings = timing.timings();
+    if (!timings.has_deliver_ms()) return;
     for (size_t i = 0; i < TtftStages::kCount; ++i) {
       const auto stage = static_cast<TtftStage>(i);
       counts_->ObserveStage(stage, prompt_tokens_, TtftStages::NsOf(timings, stage));
@@ -47,6 +56,7 @@ class EventCounts {
   const std::shared_ptr<TokenCounts> tokens_;
   int64_t prompt_tokens_ = 0;
   std::map<std::pair<size_t, int32_t>, int64_t> tokens_of_;  // by call and choice
+  std::map<size_t, v1::Timings> told_;                       // by call, at the end of a choice of it
 };
 
 }  // namespace tramontane

@@ -322,7 +322,7 @@ void Generation::Send(std::string bytes) {
 void Generation::Finish(std::string last_bytes) {
   const auto exchange = std::exchange(exchange_, nullptr);
   room_.LetGo();
-  counts_.NoteStages(timing_.timings());
+  counts_.NoteStages(timing_, exchange->request());
   if (!is_stream_) {
     HttpResponse response;
     response.headers = std::move(headers_);
