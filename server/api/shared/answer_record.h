@@ -56,7 +56,7 @@ class AnswerRecord {
   void TellLocked(int status, RequestOutcome outcome);
   double MsSinceBegin() const;
 
-  const RequestLog log_;
+  const RequestLog log_ = {};
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 
   std::mutex mutex_;  // guards what follows
