@@ -6,23 +6,9 @@
 #include <functional>
 #include <string>
 
-#include "kernels/core/status.h"
+#include "server/call/request_end.h"
 
 namespace tramontane {
-
-enum class RequestOutcome {
-  kOk,
-  kCancelled,  // by its client: it went, or said so
-  kError,      // what the server had taken did not end well
-  kRefused,    // it was not taken: a fault of it, no key, no room
-};
-const char* RequestOutcomeName(RequestOutcome outcome);
-// `has_begun`: what it asks for was begun. `reason`: RpcError's, which tells a server that stops from one
-// that takes nothing.
-RequestOutcome OutcomeOf(StatusCode code, const std::string& reason, bool has_begun);
-// The same of an answer over HTTP, by its status and its code; kClientGone: there was nobody to answer.
-inline constexpr int kClientGone = 499;
-RequestOutcome OutcomeOfHttp(int status, const std::string& code, bool has_begun);
 
 // Strings are as they came, of any bytes; "", and numbers below 0: not known, or it has none.
 struct RequestLine {

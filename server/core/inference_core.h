@@ -142,7 +142,7 @@ class InferenceCore {
 
   // A call that generates was refused before there was a ServedCall for it to end.
   void NoteRefused(const Caller& caller, const RpcError& refusal) {
-    request_counts_->NoteEnd(caller, EndOfCall(refusal, /*was_taken=*/false));
+    request_counts_->NoteEnd(caller, EndOfCall(refusal, /*has_begun=*/false));
   }
 
   // ---- for ServedCall ----

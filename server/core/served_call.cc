@@ -314,7 +314,7 @@ LiveCall ServedCall::Live() const {
 void ServedCall::Describe(RequestLine* line) const {
   if (!request_id_.empty()) line->id = request_id_;
   line->correlation_id = correlation_id_;
-  line->outcome = OutcomeOf(outcome_.code, outcome_.reason, begun_);
+  line->outcome = EndOfCall(outcome_, begun_).outcome;
   line->error = LowerCase(outcome_.reason);
   if (!begun_) return;
   line->model = serving_->model.names[0];

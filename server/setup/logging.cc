@@ -136,7 +136,7 @@ std::string RequestLineText(const RequestLine& line, bool as_json) {
   out.Milliseconds("ttft_ms", line.ttft_ms);
   out.Milliseconds("e2el_ms", line.e2el_ms);
   out.Text("status", line.status);
-  out.Text("outcome", RequestOutcomeName(line.outcome));
+  out.Text("outcome", kRequestOutcomes[static_cast<size_t>(line.outcome)]);
   out.Text("trace_id", line.trace_id);
   if (line.cached_tokens >= 0) out.Count("cached_tokens", line.cached_tokens);
   if (line.queue_ms >= 0) out.Milliseconds("queue_ms", line.queue_ms);

@@ -5,7 +5,7 @@
 #include "engine/output/output_metrics.h"
 #include "engine/step_metrics.h"
 #include "kernels/core/check.h"
-#include "server/watch/request_end.h"
+#include "server/call/request_end.h"
 #include "server/watch/ttft_stages.h"
 
 namespace tramontane {

@@ -216,6 +216,12 @@ TEST(RequestLine, NothingFromOutsideEndsALineOrForgesAField) {
 
 TEST(RequestLine, OutcomesAreTheSameBehindEitherDoor) {
   using enum RequestOutcome;
+  const auto of_call = [](StatusCode code, const std::string& reason, bool has_begun) {
+    RpcError error;
+    error.code = code;
+    error.reason = reason;
+    return EndOfCall(error, has_begun).outcome;
+  };
   for (const auto& [code, reason, status] : std::vector<std::tuple<StatusCode, std::string, int>>{
            {StatusCode::kOk, "", 200},
            {StatusCode::kCancelled, "", 499},
@@ -224,18 +230,19 @@ TEST(RequestLine, OutcomesAreTheSameBehindEitherDoor) {
            {StatusCode::kResourceExhausted, "QUEUE_FULL", 429},
            {StatusCode::kUnavailable, "DRAINING", 503},
            {StatusCode::kUnavailable, "STOPPED", 503},
+           {StatusCode::kUnimplemented, "", 501},
            {StatusCode::kInternal, "", 500},
            {StatusCode::kDeadlineExceeded, "", 504}}) {
     std::string lower = reason;
     for (char& c : lower) c = static_cast<char>(std::tolower(c));
     for (const bool has_begun : {false, true}) {
-      EXPECT_EQ(OutcomeOf(code, reason, has_begun), OutcomeOfHttp(status, lower, has_begun)) << status;
+      EXPECT_EQ(of_call(code, reason, has_begun), EndOfAnswer(status, lower, has_begun).outcome) << status;
     }
   }
-  EXPECT_EQ(OutcomeOf(StatusCode::kResourceExhausted, "KEY_CONCURRENCY", false), kRefused);
-  EXPECT_EQ(OutcomeOf(StatusCode::kResourceExhausted, "REQUEST_LIMIT", true), kError);
-  EXPECT_EQ(OutcomeOf(StatusCode::kUnavailable, "STOPPED", false), kError);
-  EXPECT_EQ(OutcomeOf(StatusCode::kCancelled, "", true), kCancelled);
+  EXPECT_EQ(of_call(StatusCode::kResourceExhausted, "KEY_CONCURRENCY", false), kRefused);
+  EXPECT_EQ(of_call(StatusCode::kResourceExhausted, "REQUEST_LIMIT", true), kError);
+  EXPECT_EQ(of_call(StatusCode::kUnavailable, "STOPPED", false), kError);
+  EXPECT_EQ(of_call(StatusCode::kCancelled, "", true), kCancelled);
 }
 
 // ---- traces ---------------------------------------------------------------------------------------

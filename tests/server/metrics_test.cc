@@ -161,11 +161,11 @@ TEST(Metrics, AnEndIsOneOfAFew) {
   EXPECT_STREQ(of_call(UnavailableError("DRAINING", ""), false), "draining");
   EXPECT_STREQ(of_call(UnavailableError("LOADING", ""), false), "unavailable");
   EXPECT_STREQ(of_call(UnavailableError("STOPPED", ""), true), "error");
-  EXPECT_STREQ(reason(EndOfAnswer(200, "")), "ok");
-  EXPECT_STREQ(reason(EndOfAnswer(429, "key_concurrency")), "key_concurrency");
-  EXPECT_STREQ(reason(EndOfAnswer(503, "too_many_body_bytes")), "too_many_body_bytes");
-  EXPECT_STREQ(reason(EndOfAnswer(404, "model_not_found")), "invalid");
-  EXPECT_STREQ(reason(EndOfAnswer(504, "")), "error");
+  EXPECT_STREQ(reason(EndOfAnswer(200, "", false)), "ok");
+  EXPECT_STREQ(reason(EndOfAnswer(429, "key_concurrency", false)), "key_concurrency");
+  EXPECT_STREQ(reason(EndOfAnswer(503, "too_many_body_bytes", false)), "too_many_body_bytes");
+  EXPECT_STREQ(reason(EndOfAnswer(404, "model_not_found", false)), "invalid");
+  EXPECT_STREQ(reason(EndOfAnswer(504, "", false)), "error");
 }
 
 // ---- what is counted ------------------------------------------------------------------------------

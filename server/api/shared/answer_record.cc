@@ -110,7 +110,8 @@ void AnswerRecord::NoteError(const ApiError& error, bool midway) {
 void AnswerRecord::Tell(int status) {
   const std::lock_guard lock(mutex_);
   if (std::exchange(told_, true) || log_.tell == nullptr) return;
-  TellLocked(status, OutcomeOfHttp(failed_status_ != 0 ? failed_status_ : status, line_.error, has_begun_));
+  TellLocked(status,
+             EndOfAnswer(failed_status_ != 0 ? failed_status_ : status, line_.error, has_begun_).outcome);
 }
 
 void AnswerRecord::TellLocked(int status, RequestOutcome outcome) {

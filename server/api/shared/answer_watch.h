@@ -36,12 +36,11 @@ class AnswerWatch {
   // The same of what the transport, or its look at the header, answers.
   void OnRefused(const HttpResponse& response) {
     OnBegin(response.status);
-    Count(EndOfAnswer(response.status, response.error_code));
+    Count(EndOfAnswer(response.status, response.error_code, /*has_begun=*/false));
   }
   // What OnBegin was told of has ended, as if it had begun with this status.
   void OnEnd(int status, int64_t now_ns) {
-    const RequestEnd end = EndOfAnswer(status, "");
-    Count(end.outcome == RequestOutcome::kRefused ? RequestEnd{RequestOutcome::kError} : end);
+    Count(EndOfAnswer(status, "", /*has_begun=*/true));
     ObserveDuration(now_ns);
   }
   // Nobody waits for it any more; after its end this does nothing.

@@ -1,4 +1,4 @@
-#include "server/watch/request_end.h"
+#include "server/call/request_end.h"
 
 #include <algorithm>
 
@@ -24,7 +24,7 @@ int HttpStatusOf(StatusCode code) {
     case StatusCode::kOk:
       return 200;
     case StatusCode::kCancelled:
-      return 499;
+      return kClientGone;
     case StatusCode::kUnauthenticated:
       return 401;
     case StatusCode::kPermissionDenied:
@@ -48,20 +48,20 @@ int HttpStatusOf(StatusCode code) {
 
 }  // namespace
 
-RequestEnd EndOfAnswer(int status, std::string_view code) {
+RequestEnd EndOfAnswer(int status, std::string_view code, bool has_begun) {
   if (status < 400) return {RequestOutcome::kOk};
-  if (status == 499) return {RequestOutcome::kCancelled};
+  if (status == kClientGone) return {RequestOutcome::kCancelled};
+  if (has_begun) return {RequestOutcome::kError};
   if (status == 401) return RefusedFor("unauthenticated");
   if (status == 403) return RefusedFor("forbidden");
   if (status == 429) return RefusedFor(code);
   if (status == 503 && !IsLost(code)) return RefusedFor(IsReason(code) ? code : "unavailable");
-  if (status < 500) return RefusedFor("invalid");
+  if (status < 500 || status == 501) return RefusedFor("invalid");
   return {RequestOutcome::kError};
 }
 
-RequestEnd EndOfCall(const RpcError& outcome, bool was_taken) {
-  const RequestEnd end = EndOfAnswer(HttpStatusOf(outcome.code), LowerCase(outcome.reason));
-  return was_taken && end.outcome == RequestOutcome::kRefused ? RequestEnd{RequestOutcome::kError} : end;
+RequestEnd EndOfCall(const RpcError& outcome, bool has_begun) {
+  return EndOfAnswer(HttpStatusOf(outcome.code), LowerCase(outcome.reason), has_begun);
 }
 
 }  // namespace tramontane

@@ -1,17 +1,21 @@
-// RequestEnd: how a request that generates or scores ended, in the few words that /metrics has for it. One
-// list for both doors. Plain values and pure functions; any thread.
+// RequestEnd: how a request ended, in the few words that the log and /metrics have for it. One list for both
+// doors. Plain values and pure functions; any thread.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <string_view>
 
-#include "server/call/request_line.h"
 #include "server/call/rpc_error.h"
 
 namespace tramontane {
 
-// By RequestOutcome.
+enum class RequestOutcome : size_t {
+  kOk,
+  kCancelled,  // by its client: it went, or said so
+  kError,      // what the server had taken did not end well
+  kRefused,    // it was not taken: a fault of it, no key, no room
+};
 inline constexpr std::array<const char*, 4> kRequestOutcomes = {"ok", "cancelled", "error", "refused"};
 
 // Why it was refused: codes of a 429 and of the transport's 503, and words for all others.
@@ -44,9 +48,12 @@ struct RequestEnd {
   size_t reason = 0;  // of kRefused: its index in kRefusalReasons
 };
 
-// An answer over HTTP that is whole: its status, and the code of its error.
-RequestEnd EndOfAnswer(int status, std::string_view code);
-// A call. `was_taken`: its client was told so before; such a one is no longer refused.
-RequestEnd EndOfCall(const RpcError& outcome, bool was_taken);
+inline constexpr int kClientGone = 499;  // of an answer: there was nobody to answer
+
+// An answer over HTTP: its status, or what that would have been had it not begun, and the code of its error.
+// `has_begun`: what it asks for was begun; such a one is no longer refused.
+RequestEnd EndOfAnswer(int status, std::string_view code, bool has_begun);
+// The same of a call.
+RequestEnd EndOfCall(const RpcError& outcome, bool has_begun);
 
 }  // namespace tramontane
