@@ -139,15 +139,16 @@ const std::string& RawCall::request_id() {
 void RawCall::Tell(const grpc::Status& status) {
   if (calls_.log.tell == nullptr || !is_told_of_) return;
   const auto code = static_cast<StatusCode>(status.error_code());
-  RequestLine line = {
-      .id = request_id(),
-      .key = caller_.key_name,
-      .route = context_->method().substr(0, kMaxLoggedFieldBytes),
-      .e2el_ms = static_cast<double>(NowNs() - begin_ns_) / 1e6,
-      .status = StatusCodeName(code),
-      .outcome = EndOfCall({.code = code, .reason = outcome_.reason}, /*has_begun=*/false).outcome,
-      .trace_id = std::string(caller_.trace.trace_id()),
-      .error = LowerCase(outcome_.reason)};
+  RpcError end = outcome_;  // OK, where only a status was given
+  end.code = code;
+  RequestLine line = {.id = request_id(),
+                      .key = caller_.key_name,
+                      .route = context_->method().substr(0, kMaxLoggedFieldBytes),
+                      .e2el_ms = static_cast<double>(NowNs() - begin_ns_) / 1e6,
+                      .status = StatusCodeName(code),
+                      .outcome = EndOfCall(end, /*has_begun=*/false).outcome,
+                      .trace_id = std::string(caller_.trace.trace_id()),
+                      .error = LowerCase(outcome_.reason)};
   Describe(&line);
   // What is said of a fault of the request may quote it.
   const bool is_servers_fault = code == StatusCode::kInternal || code == StatusCode::kUnavailable ||

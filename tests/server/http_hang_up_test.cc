@@ -80,11 +80,11 @@ TEST_P(HttpHangUp, GivesItsPagesBackWithinOneStep) {
     server_.WaitForLoad(pages_are_back);
     EXPECT_LT(steps, 20'000);
   } else {
-    // The server has heard of it; its engine waits in the middle of the fourth step.
+    // The server has heard of it; its engine waits in the middle of the fourth step, if it has begun that.
     server_.WaitForLoad([](const v1::GetLoadResponse& load) { return load.open_streams() == 0; });
     server_.model().AllowSteps(1);
     server_.WaitForLoad(pages_are_back);
-    EXPECT_EQ(steps, 4);
+    EXPECT_LE(steps, 4);
     server_.model().Release();
   }
   EXPECT_EQ(Fetch(address(), HttpPost("/v1/completions", R"({"prompt": [5], "max_tokens": 2})")).status, 200);
