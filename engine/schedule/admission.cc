@@ -98,7 +98,7 @@ bool Admission::PutsOff() {
 bool Admission::PutsOffBegins() { return puts_off_begins_ = PutsOff(); }
 
 void Admission::GiveSlots() {
-  while (Sequence* next = queue_.Next()) {
+  while (Sequence* next = Next()) {
     if (next->wanted_slots_ > free_slots_) {
       if (free_slots_ > 0) queue_.SaveFor(next);
       return;
@@ -117,12 +117,19 @@ void Admission::GiveSlotsTo(Sequence* sequence) {
   queue_.Remove(sequence);
   CountSlots(sequence, sequence->wanted_slots_);
   TakeSlot(sequence);
-  if (sequence->timings_.admitted_ns == 0) sequence->timings_.admitted_ns = now_ns_;
+  // (It may have come since the step began.)
+  const Request& request = *sequence->request;
+  if (sequence->timings_.admitted_ns == 0)
+    sequence->timings_.admitted_ns = std::max({now_ns_, request.received_ns, request.tokenized_ns});
   MakeReady(sequence);
 }
 
+Sequence* Admission::Next() const {
+  return queue_.size() == 0 ? nullptr : queue_.Next(now_ns_, callers_.best_priority());
+}
+
 Sequence* Admission::LacksSlots() const {
-  Sequence* next = queue_.Next();
+  Sequence* next = Next();
   const bool lacks = next != nullptr && next->wanted_slots_ > free_slots_;
   return lacks && callers_.IsBelowItsShare(*next->caller_) ? next : nullptr;
 }

@@ -76,6 +76,7 @@ class Admission {
  private:
   void LookAtTier(int64_t now_ns);
   void GiveSlots();
+  Sequence* Next() const;
   void GiveSlotsTo(Sequence* sequence);
   void Age();
   void Advance();

@@ -85,7 +85,7 @@ void Callers::GiveRank(Sequence* sequence, int64_t tokens, int64_t now_ns) {
   const Request& request = *sequence->request;
   const int64_t periods = std::max<int64_t>(0, now_ns - request.received_ns) / limits_.priority_ageing_ns;
   sequence->rank_.level =
-      static_cast<int32_t>(std::max<int64_t>(BestLevel(), request.share.priority - periods));
+      static_cast<int32_t>(std::max<int64_t>(best_priority(), request.share.priority - periods));
   sequence->level_since_ns_ = request.received_ns + periods * limits_.priority_ageing_ns;
 
   CallerShare& caller = *sequence->caller_;
@@ -132,7 +132,7 @@ bool Callers::Age(Sequence* sequence, int64_t now_ns) {
   if (periods <= 0) return false;
   sequence->level_since_ns_ += periods * limits_.priority_ageing_ns;
   Rank& rank = sequence->rank_;
-  const auto level = static_cast<int32_t>(std::max<int64_t>(BestLevel(), rank.level - periods));
+  const auto level = static_cast<int32_t>(std::max<int64_t>(best_priority(), rank.level - periods));
   if (level >= rank.level) return false;
   rank.level = level;
   if (rank.tag >= virtual_now_) return true;

@@ -79,6 +79,8 @@ class Callers {
   // More than one caller, or more than one priority.
   bool several() const { return alive_ > 1 || priorities_.size() > 1; }
   bool has_priorities() const { return priorities_.size() > 1; }
+  // REQUIRES: a sequence is alive.
+  int32_t best_priority() const { return priorities_.begin()->first; }
   int64_t virtual_now() const { return virtual_now_; }
   size_t known() const { return callers_.size(); }
 
@@ -104,7 +106,6 @@ class Callers {
  private:
   void SetWeight(CallerShare& caller, int32_t weight);
   void DropIdle();
-  int32_t BestLevel() const { return priorities_.begin()->first; }
   int64_t Take(CallerShare& caller, int64_t tokens);
 
   const EngineLimits& limits_;

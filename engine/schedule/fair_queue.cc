@@ -1,8 +1,14 @@
 #include "engine/schedule/fair_queue.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace tramontane {
+namespace {
+
+constexpr int kMostCompared = 64;  // priorities whose first are equals: those beyond wait for a later look
+
+}  // namespace
 
 void FairQueue::Add(Sequence* sequence) {
   const int32_t priority = sequence->request->share.priority;
@@ -31,14 +37,14 @@ void FairQueue::Update(CallerShare& caller) {
 }
 
 // One more slot is what is compared, whatever the request asks for: one of many choices is not passed for
-// ever.
+// ever. The first slot of a caller is before all others' next, however little its weight is.
 void FairQueue::Stand(int32_t priority, CallerShare& caller, CallerShare::Line& line) {
   Standing standing;
   if (!line.waiting.empty()) {
     const Sequence& first = **line.waiting.begin();
     standing = {.arrival = first.arrival(), .choice = first.choice, .caller = &caller};
     if (!caller.is_exempt()) {
-      standing.slots = caller.Scaled(int64_t{caller.slots} + 1);
+      standing.slots = caller.slots == 0 ? 0 : caller.Scaled(int64_t{caller.slots} + 1);
       standing.virtual_time = caller.virtual_time;
     }
   }
@@ -66,10 +72,20 @@ Sequence* FairQueue::FirstOf(int32_t priority, const Class& of) {
   return *of.callers.begin()->caller->lines.at(priority).waiting.begin();
 }
 
-Sequence* FairQueue::Next() const {
+Sequence* FairQueue::Next(int64_t now_ns, int32_t best) const {
   if (saved_for_ != nullptr || heads_.empty()) return saved_for_;
-  const int32_t priority = heads_.begin()->second;
-  return FirstOf(priority, classes_.at(priority));
+  const int64_t equals_until_ns = now_ns + best * ageing_ns_;
+  int32_t priority = heads_.begin()->second;
+  const Class* first = &classes_.at(priority);
+  int compared = 0;
+  for (auto head = std::next(heads_.begin());
+       head != heads_.end() && head->first <= equals_until_ns && ++compared < kMostCompared; ++head) {
+    const Class& of = classes_.at(head->second);
+    if (!(FirstOf(of) < FirstOf(*first))) continue;
+    priority = head->second;
+    first = &of;
+  }
+  return FirstOf(priority, *first);
 }
 
 }  // namespace tramontane

@@ -235,6 +235,8 @@ std::string KeyNameFault(std::string_view name) {
   constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
   const bool fits = !name.empty() && name.size() <= kMostNameBytes && !name.starts_with('.') &&
                     name.find_first_not_of(kLetters) == std::string_view::npos;
+  if (name == "-" || name == "other")
+    return "must not be - or other, which /metrics has for those without a row";
   if (fits && (name == "unix" || IsIpAddress(std::string(name)))) return "must not be an address";
   return fits ? "" : "must have 1 to 64 of A-Z a-z 0-9 _ . - and not begin with a dot";
 }

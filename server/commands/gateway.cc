@@ -27,6 +27,7 @@
 #include "server/commands/setting_flags.h"
 #include "server/commands/start_guard.h"
 #include "server/commands/stop_signals.h"
+#include "server/grpc/library_logs.h"
 #include "server/remote/gateway_metrics.h"
 #include "server/remote/remote_client.h"
 #include "server/setup/config.h"
@@ -126,6 +127,7 @@ bool WaitForBackend(const RemoteClient& client) {
 }
 
 Status RunUntilStopped(const GatewayArguments& arguments, const ServeConfig& config, StartGuard& starting) {
+  RouteLibraryLogs();
   TM_ASSIGN_OR_RETURN(const std::string api_key, ClientKey(arguments.api_key_file));
   TM_ASSIGN_OR_RETURN(const ClientTls tls, ReadClientTls(arguments.tls));
   RemoteClient client({.backends = arguments.backends,

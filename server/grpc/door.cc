@@ -1,18 +1,14 @@
 #include "server/grpc/door.h"
 
-#include <google/protobuf/stubs/logging.h>
-#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
-#include <spdlog/spdlog.h>
 
-#include <mutex>
-#include <string_view>
 #include <utility>
 
 #include "server/grpc/acceptor.h"
 #include "server/grpc/door_credentials.h"
 #include "server/grpc/health.h"
 #include "server/grpc/inference_service.h"
+#include "server/grpc/library_logs.h"
 #include "server/grpc/listener.h"
 
 namespace tramontane {
@@ -24,30 +20,6 @@ constexpr int kSecondMs = 1000;
 constexpr int kMinuteMs = 60 * kSecondMs;
 constexpr int kMaxMetadataBytes = 16 << 10;
 constexpr int kHandshakeMs = 10 * kSecondMs;  // of a new connection, to its first settings
-
-// A line for each client that begins no TLS is theirs to write: it is no fault of the server's.
-bool IsOfAHandshake(std::string_view message) {
-  return message.starts_with("Handshake failed") ||
-         message.starts_with("TlsServerSecurityConnector::cancel_check_peer");
-}
-
-// What gRPC and protobuf would print on their own goes where our logs go.
-void RouteLibraryLogs() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    gpr_set_log_function([](gpr_log_func_args* args) {
-      const bool is_fault = args->severity == GPR_LOG_SEVERITY_ERROR && !IsOfAHandshake(args->message);
-      const auto level = is_fault ? spdlog::level::warn : spdlog::level::debug;
-      spdlog::log(level, "grpc: {}", args->message);
-    });
-    // protobuf reports here what a caller sent; the caller gets the error, the log need not.
-    google::protobuf::SetLogHandler([](google::protobuf::LogLevel level, const char*, int,
-                                       const std::string& text) {
-      spdlog::log(level == google::protobuf::LOGLEVEL_FATAL ? spdlog::level::critical : spdlog::level::debug,
-                  "protobuf: {}", text);
-    });
-  });
-}
 
 // Clients behind load balancers ping while idle; left at its defaults gRPC would hang up on them. Connections
 // end after an hour, with time to finish what they carry, so that balanced clients look for new servers.

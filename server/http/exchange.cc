@@ -20,7 +20,10 @@ HttpRefusal UnknownEncoding(const std::string& encoding) {
           .message = "Content-Encoding: \"" + encoding + "\" is not understood, only gzip and identity"};
 }
 
-HttpRefusal GivenUp() { return {.status = 500, .message = "this request was given up"}; }
+// `status`: 499, which nobody reads, where the client has gone.
+HttpRefusal GivenUp(bool client_has_gone) {
+  return {.status = client_has_gone ? 499 : 500, .message = "this request was given up"};
+}
 
 }  // namespace
 
@@ -41,7 +44,8 @@ ConnectionExchange::~ConnectionExchange() {
     return;
   }
   Post([connection = connection_, number = number_, request = std::move(request_)] {
-    connection->Respond(number, connection->server().Refused(GivenUp(), request), request);
+    connection->Respond(number, connection->server().Refused(GivenUp(connection->closed()), request),
+                        request);
   });
 }
 

@@ -552,8 +552,47 @@ TEST(TimelineTest, WaitingMakesUpForPriority) {
     plans.push_back(serving.Steps(1)[0]);
   }
   EXPECT_THAT(plans, ElementsAre("step 1 prefill cost 9: q0.0[0,8)*", "step 2 prefill cost 9: q1.0[0,8)*",
-                                 "step 3 prefill cost 9: q2.0[0,8)*", "step 4 prefill cost 9: q3.0[0,8)*",
-                                 "step 5 prefill cost 9: p.0[0,8)*", "step 6 prefill cost 9: q4.0[0,8)*"));
+                                 "step 3 prefill cost 9: q2.0[0,8)*", "step 4 prefill cost 9: p.0[0,8)*",
+                                 "step 5 prefill cost 9: q3.0[0,8)*", "step 6 prefill cost 9: q4.0[0,8)*"));
+}
+
+// Six of f wait for so long that they are equals of the best; n, which comes then, is of another caller.
+TEST(TimelineTest, WaitingMakesNobodyBetterThanTheBest) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.max_sequences = limits.max_choices = 1;
+  limits.priority_ageing_ns = 9;
+  FakeServing serving(limits, layout);
+  for (int i = 0; i < 6; ++i) {
+    serving.Submit({.id = "f" + std::to_string(i),
+                    .prompt_tokens = 8,
+                    .max_tokens = 1,
+                    .share = {.caller = "f", .priority = 1}});
+  }
+  serving.Steps(3);
+  serving.Submit({.id = "n", .prompt_tokens = 8, .max_tokens = 1, .share = {.caller = "n"}});
+  EXPECT_THAT(serving.Steps(2),
+              ElementsAre("step 4 prefill cost 9: n.0[0,8)*", "step 5 prefill cost 9: f3.0[0,8)*"));
+  serving.RunUntilIdle(10);
+}
+
+// f may have five of six slots, and there are two: the one that comes back is n's first.
+TEST(TimelineTest, TheFirstSlotOfACallerComesBeforeTheNextOfAHeavyOne) {
+  const KvLayout layout = TestLayout({0}, 4);
+  EngineLimits limits = EightTokenSteps(layout);
+  limits.max_sequences = limits.max_choices = 2;
+  FakeServing serving(limits, layout);
+  for (int i = 0; i < 5; ++i) {
+    serving.Submit({.id = "f" + std::to_string(i),
+                    .prompt_tokens = 1,
+                    .max_tokens = i == 0 ? 20 : 2,
+                    .share = {.caller = "f", .weight = 5}});
+  }
+  serving.Submit({.id = "n", .prompt_tokens = 1, .max_tokens = 1, .share = {.caller = "n"}});
+  serving.Steps(3);
+  EXPECT_TRUE(serving.has_ended("n"));
+  EXPECT_FALSE(serving.has_ended("f2"));
+  serving.RunUntilIdle(60);
 }
 
 // The same with slots for all: while it has level 3 p gets nothing, short as it is; then it is as old as its

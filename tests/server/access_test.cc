@@ -75,6 +75,10 @@ TEST(KeyFile, AFaultNamesTheEntryAndTheFieldAndQuotesNoKey) {
     EXPECT_THAT(FaultOf(R"({"keys":[{"name":")" + std::string(address) + R"(","key":"k"}]})"),
                 HasSubstr("keys[0].name must not be an address"));
   }
+  for (const char* row : {"-", "other"}) {
+    EXPECT_THAT(FaultOf(R"({"keys":[{"name":")" + std::string(row) + R"(","key":"k"}]})"),
+                HasSubstr("keys[0].name must not be - or other"));
+  }
   EXPECT_THAT(FaultOf(WithFields(R"("modles":[])")), HasSubstr("the nearest is \"models\""));
   EXPECT_THAT(FaultOf(WithFields(R"("admin":1)")), HasSubstr("keys[0].admin must be a JSON boolean"));
   EXPECT_THAT(FaultOf(WithFields(R"("expires":"2026-02-30T00:00:00Z")")), HasSubstr("RFC 3339"));
@@ -367,7 +371,7 @@ TEST_F(Keys, AFileThatOthersCanReadIsWarnedOf) {
 
 TEST_F(Keys, ABoundOfRequestsIsAKeysOwn) {
   Write(
-      R"({"keys":[{"name":"one","key":"1","max_concurrent":1},{"name":"other","key":"2","max_concurrent":1}]})");
+      R"({"keys":[{"name":"one","key":"1","max_concurrent":1},{"name":"two","key":"2","max_concurrent":1}]})");
   const auto ring = Open();
   const auto charge_of = [](std::shared_ptr<const ApiKey> key) {
     return std::make_unique<KeyCharge>(std::move(key), /*continues=*/false);

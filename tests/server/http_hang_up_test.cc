@@ -10,6 +10,8 @@
 #include "server/remote/remote_client.h"
 #include "tests/server/scripted_server.h"
 #include "tests/support/http_test_client.h"
+#include "tests/support/metrics_text.h"
+#include "tests/support/wait_for.h"
 
 namespace tramontane {
 namespace {
@@ -86,6 +88,14 @@ TEST_P(HttpHangUp, GivesItsPagesBackWithinOneStep) {
     server_.WaitForLoad(pages_are_back);
     EXPECT_LE(steps, 4);
     server_.model().Release();
+  }
+  if (!GetParam().stream && !GetParam().separate_gateway) {  // a hang-up is no fault of the server's
+    const auto answers = [this](const std::string& status) {
+      return SeriesOf(Fetch(address(), HttpGet("/metrics")).body)
+          .at(R"(http_requests_total{handler="/v1/completions",method="POST",status=")" + status + "\"}");
+    };
+    WaitFor([&] { return answers("4xx") == 1; });
+    EXPECT_EQ(answers("5xx"), 0);
   }
   EXPECT_EQ(Fetch(address(), HttpPost("/v1/completions", R"({"prompt": [5], "max_tokens": 2})")).status, 200);
 }

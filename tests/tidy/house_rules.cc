@@ -140,8 +140,8 @@ const std::vector<Layer>& Layers() {
       {"proto", {}},
       {"server/base", {"kernels/core"}},
       {"server/call",
-       {"proto", "engine", "engine/threads", "models", "models/chat", "models/grammar", "models/tokenizer",
-        "kernels/core"}},
+       {"server/base", "proto", "engine", "engine/threads", "models", "models/chat", "models/grammar",
+        "models/tokenizer", "kernels/core"}},
       {"server/access", {"server/call", "server/base", "kernels/core"}},
       {"server/answers",
        {"server/call", "proto", "engine/output", "engine/request", "models/chat", "models/grammar",
@@ -150,7 +150,7 @@ const std::vector<Layer>& Layers() {
        {"server/answers", "server/call", "server/base", "proto", "engine/kv", "engine/output",
         "engine/request", "engine/threads", "engine/transfer", "models", "kernels", "kernels/core"}},
       {"server/watch",
-       {"server/call", "server/base", "proto", "engine", "engine/output", "engine/request", "engine/transfer",
+       {"server/call", "proto", "engine", "engine/output", "engine/request", "engine/transfer",
         "kernels/core"}},
       {"server/core",
        {"server/access", "server/answers", "server/sessions", "server/watch", "server/call", "server/base",
@@ -177,9 +177,10 @@ const std::vector<Layer>& Layers() {
        {"server/grpc", "server/access", "server/api", "server/http", "server/core", "server/sessions",
         "server/watch", "server/call", "server/base", "server/setup", "kernels/core"}},
       {"server/commands",
-       {"server", "server/access", "server/api", "server/remote", "server/core", "server/sessions",
-        "server/watch", "server/base", "server/setup", "proto", "engine", "engine/kv", "engine/request",
-        "engine/threads", "models", "models/files", "kernels/backends", "kernels", "kernels/core"}},
+       {"server",      "server/access",   "server/api",       "server/grpc",    "server/remote",
+        "server/core", "server/sessions", "server/watch",     "server/base",    "server/setup",
+        "proto",       "engine",          "engine/kv",        "engine/request", "engine/threads",
+        "models",      "models/files",    "kernels/backends", "kernels",        "kernels/core"}},
   };
   return layers;
 }
