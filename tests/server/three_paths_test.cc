@@ -288,8 +288,9 @@ TEST_P(ThreePaths, MetricsAreServedAndNoPageIsHeldAfterTheLastAnswer) {
   const HttpReply metrics = Fetch(server_->http_address(), HttpGet("/metrics"));
   EXPECT_EQ(metrics.status, 200);
   EXPECT_THAT(metrics.Header("content-type"), HasSubstr("text/plain"));
-  EXPECT_THAT(metrics.body,
-              HasSubstr(R"(vllm:request_success_total{model_name="m",finished_reason="length"} 1)"));
+  EXPECT_THAT(
+      metrics.body,
+      HasSubstr(R"(vllm:request_success_total{model_name="m",engine="0",finished_reason="length"} 1)"));
   EXPECT_THAT(metrics.body, HasSubstr(R"(state="held"} 0)"));
 }
 
