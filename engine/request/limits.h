@@ -39,11 +39,11 @@ struct EngineLimits {
   int32_t max_sequences = 64;  // choices running at once; later requests wait in order
   // That a request waits for slots, or with them: it counts as a level of priority more.
   int64_t priority_ageing_ns = 10'000'000'000;
-  int32_t page_size = 16;      // tokens
-  int64_t pool_pages = 0;      // of all groups; none free: the youngest sequence is preempted and recomputed
-  bool prefix_cache = true;    // pages stay known by their tokens until others need the room
-  int64_t host_kv_bytes = 0;   // images of pages that the pool evicted: then the oldest goes to disk, or away
-  int64_t disk_kv_bytes = 0;   // of those, on the disk: then the oldest goes away
+  int32_t page_size = 16;     // tokens
+  int64_t pool_pages = 0;     // of all groups; none free: the youngest sequence is preempted and recomputed
+  bool prefix_cache = true;   // pages stay known by their tokens until others need the room
+  int64_t host_kv_bytes = 0;  // images of pages that the pool evicted: then the oldest goes to disk, or away
+  int64_t disk_kv_bytes = 0;  // of those, on the disk: then the oldest goes away
   int32_t steps_in_flight = 1;  // 2: a step is computed while the one before it is read and applied
 
   // ---- the two lanes (engine/schedule/README.md states the bounds that follow from these) ----------------

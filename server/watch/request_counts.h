@@ -17,8 +17,8 @@
 
 #include "engine/request/token_counts.h"
 #include "server/call/caller.h"
-#include "server/watch/metrics_page.h"
 #include "server/call/request_end.h"
+#include "server/watch/metrics_page.h"
 #include "server/watch/ttft_stages.h"
 
 namespace tramontane {
