@@ -98,7 +98,7 @@ int64_t LiveRequest::queued_bytes() const {
   const auto copies = static_cast<size_t>(request.choices) + 1;
   size_t bytes = request.prompt.size() * sizeof(int32_t);
   for (const std::vector<int32_t>& candidate : request.candidates)
-    bytes += sizeof(candidate) + candidate.size() * sizeof(int32_t);
+    bytes += sizeof(std::vector<int32_t>) + candidate.size() * sizeof(int32_t);
   for (const std::string& stop : request.stopping.stop) bytes += stop.size() * copies;
   bytes += request.stopping.stop_token_ids.size() * sizeof(int32_t);
   bytes += static_cast<size_t>(history_after_prompt.bytes()) * copies;
