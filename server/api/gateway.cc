@@ -86,15 +86,20 @@ struct DoorRoutes {
   Door door = Door::kPublic;
 };
 
-// What the transport refuses is said in the words of its route, counted and readable by pages as
-// every other answer is.
+// An answer that no exchange gives has what theirs have, and is counted.
+void CompleteRefusal(const GatewayOptions& options, const RouteMatch& match, const HttpRequest& request,
+                     HttpResponse* response) {
+  for (auto& header : WithRateLimits(AnswerHeaders(options, request), request))
+    response->headers.push_back(std::move(header));
+  WatchOf(options, match, request).OnRefused(*response);
+}
+
+// What the transport refuses is said in the words of its route.
 RefusalWriter RefusalWriterOf(const GatewayOptions& options, const DoorRoutes& routes) {
   return [options, routes](const HttpRefusal& refusal, const HttpRequest& request) {
     const RouteMatch match = routes.Find(request);
     HttpResponse response = ErrorResponse(*match.dialect, ToApiError(refusal), request);
-    const HttpHeaders headers = WithRateLimits(AnswerHeaders(options, request), request);
-    response.headers.insert(response.headers.end(), headers.begin(), headers.end());
-    WatchOf(options, match, request).OnRefused(response);
+    CompleteRefusal(options, match, request, &response);
     return response;
   };
 }
@@ -109,10 +114,7 @@ std::optional<HttpResponse> AttachCaller(const GatewayOptions& options, const Do
   auto refusal = IdentifyCaller({.request = *request, .match = match, .options = options}, &record->caller);
   record->caller.trace = TraceOf(*request);
   record->NoteId(request->request_id);
-  if (!refusal) return std::nullopt;
-  const HttpHeaders headers = WithRateLimits(AnswerHeaders(options, *request), *request);
-  refusal->headers.insert(refusal->headers.end(), headers.begin(), headers.end());
-  WatchOf(options, match, *request).OnRefused(*refusal);
+  if (refusal) CompleteRefusal(options, match, *request, &*refusal);
   return refusal;
 }
 

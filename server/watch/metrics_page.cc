@@ -57,7 +57,8 @@ std::string& MetricsPage::Begin(std::string_view family, Values values, std::str
   return rows_[index];
 }
 
-void MetricsPage::Set(std::string_view family, int64_t value, Values values) {
+template <typename Number>
+void MetricsPage::SetNumber(std::string_view family, Number value, Values values) {
   std::string labels;
   std::string& text = Begin(family, values, &labels);
   text.append(family);
@@ -67,14 +68,12 @@ void MetricsPage::Set(std::string_view family, int64_t value, Values values) {
   text += '\n';
 }
 
+void MetricsPage::Set(std::string_view family, int64_t value, Values values) {
+  SetNumber(family, value, values);
+}
+
 void MetricsPage::Set(std::string_view family, double value, Values values) {
-  std::string labels;
-  std::string& text = Begin(family, values, &labels);
-  text.append(family);
-  if (!labels.empty()) text.append("{").append(labels).append("}");
-  text += ' ';
-  AppendNumber(value, &text);
-  text += '\n';
+  SetNumber(family, value, values);
 }
 
 void MetricsPage::Set(std::string_view family, const Histogram& histogram, Values values) {

@@ -31,6 +31,8 @@ class MetricsPage {
  private:
   // Where its rows go; `labels`: what stands between the braces.
   std::string& Begin(std::string_view family, Values values, std::string* labels);
+  template <typename Number>
+  void SetNumber(std::string_view family, Number value, Values values);
 
   std::string engine_labels_;
   std::vector<std::string> rows_;  // [families]
